@@ -1,0 +1,150 @@
+"""The episodes of a dataset as columns: a million of them are a few arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import numpy as np
+
+from demoreel.errors import MetadataError, OutOfRangeError
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One episode.
+
+    Attributes:
+        index: Its ``episode_index``.
+        length: Frames in it.
+        start: Its first frame's position in the dataset.
+        stop: One past its last frame's position.
+        tasks: The tasks that occur in it.
+        data_file: Its table, relative to the dataset's root.
+        video_files: Its video per camera, relative to the root.
+        extra: Other per-episode metadata, as stored.
+    """
+
+    index: int
+    length: int
+    start: int
+    stop: int
+    tasks: tuple[str, ...] = ()
+    data_file: str | None = None
+    video_files: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Episodes(Sequence[Episode]):
+    """All episodes, in the dataset's order.
+
+    Position ``p`` (0..n-1) is where an episode stands here; ``episode_index[p]`` is its own number.
+    In a sound dataset the two are equal, but nothing here relies on that.
+
+    Args:
+        index: ``episode_index`` of each episode.
+        length: Frames of each.
+        details: Called with a position when an ``Episode`` is asked for; returns the fields
+            that are costly to have for all (tasks, files, extra).
+        where: The file they came from, for errors.
+
+    Raises:
+        MetadataError: Two episodes share an index, or a length is not positive.
+    """
+
+    __slots__ = ("_details", "_order", "_where", "episode_index", "length", "start")
+
+    def __init__(
+        self,
+        index: np.ndarray,
+        length: np.ndarray,
+        *,
+        details: Callable[[int], Mapping[str, Any]] | None = None,
+        where: str = "",
+    ) -> None:
+        self.episode_index = np.ascontiguousarray(index, dtype=np.int64)
+        self.length = np.ascontiguousarray(length, dtype=np.int64)
+        self.start = np.concatenate([[0], np.cumsum(self.length)])
+        self._details = details
+        self._where = where
+        contiguous = np.array_equal(self.episode_index, np.arange(len(self.episode_index)))
+        self._order = None if contiguous else np.argsort(self.episode_index, kind="stable")
+        self._check()
+
+    def _check(self) -> None:
+        if len(self.length) and int(self.length.min()) <= 0:
+            bad = int(self.episode_index[int(np.argmin(self.length))])
+            raise MetadataError(
+                "An episode's length is not positive.", file=self._where, episode=bad
+            )
+        if self._order is not None:
+            ordered = self.episode_index[self._order]
+            twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+            if len(twice):
+                raise MetadataError(
+                    "Two episodes have the same episode_index.",
+                    file=self._where,
+                    episode=int(ordered[twice[0]]),
+                )
+
+    @property
+    def total_frames(self) -> int:
+        """Frames of all episodes together."""
+        return int(self.start[-1])
+
+    def position_of(self, episode: int) -> int:
+        """Return where the episode with this ``episode_index`` stands.
+
+        Raises:
+            OutOfRangeError: There is no such episode.
+        """
+        if self._order is None:
+            if 0 <= episode < len(self.episode_index):
+                return int(episode)
+        else:
+            place = int(np.searchsorted(self.episode_index, episode, sorter=self._order))
+            if place < len(self._order) and self.episode_index[self._order[place]] == episode:
+                return int(self._order[place])
+        raise OutOfRangeError(
+            f"There is no episode {episode}.",
+            hint=self._range(),
+            file=self._where,
+        )
+
+    def _range(self) -> str:
+        if not len(self.episode_index):
+            return "the dataset has no episodes"
+        return f"episodes run from {self.episode_index.min()} to {self.episode_index.max()}"
+
+    def positions_of_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return, for dataset positions of frames, the positions of their episodes."""
+        return np.searchsorted(self.start, rows, side="right") - 1
+
+    def __len__(self) -> int:
+        return len(self.episode_index)
+
+    @overload
+    def __getitem__(self, position: int) -> Episode: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Episode]: ...
+    def __getitem__(self, position: int | slice) -> Episode | list[Episode]:
+        if isinstance(position, slice):
+            return [self[place] for place in range(*position.indices(len(self)))]
+        place = position + len(self) if position < 0 else position
+        if not 0 <= place < len(self):
+            raise OutOfRangeError(f"There is no episode at {position}.", hint=self._range())
+        details = self._details(place) if self._details else {}
+        return Episode(
+            index=int(self.episode_index[place]),
+            length=int(self.length[place]),
+            start=int(self.start[place]),
+            stop=int(self.start[place + 1]),
+            **details,
+        )
+
+    def __iter__(self) -> Iterator[Episode]:
+        return (self[place] for place in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<Episodes: {len(self)}, {self.total_frames} frames>"

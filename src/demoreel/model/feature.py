@@ -1,0 +1,196 @@
+"""One feature of a dataset: a column of numbers, strings or language, or a camera."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from demoreel.errors import MetadataError
+from demoreel.model.depth import DepthCode
+
+LANGUAGE_KEYS = ("language_persistent", "language_events")
+"""Columns of lists of structs; recognised by name, as LeRobot does."""
+
+DEFAULT_FEATURES: Mapping[str, str] = {
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+}
+"""Columns that every dataset has, and their dtypes."""
+
+_LARGEST_SHAPE = 1 << 31  # elements of one frame; more is a mistake or an attack
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """What ``info.json`` says of one feature.
+
+    Attributes:
+        key: Its name, e.g. ``observation.images.front``.
+        dtype: A numpy dtype's name, or ``video``, ``image``, ``string``, ``language``.
+        shape: Shape of one frame's value; ``(1,)`` is a scalar; cameras are height, width,
+            channels or, with ``names`` that say so, channels first.
+        names: Names of the dimensions, in whatever form the recorder wrote.
+        info: Camera details (codec, pixel format, depth coding).
+        extra: Every other field, kept so that writing gives it back.
+    """
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    names: Any = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, key: str, raw: object, *, where: str) -> Feature:
+        """Check and read one entry of ``features``.
+
+        Raises:
+            MetadataError: The entry has no dtype or shape, or they make no sense.
+        """
+        if not isinstance(raw, Mapping):
+            raise MetadataError(f"Feature {key!r} is not an object.", file=where)
+        known = {"dtype", "shape", "names", "info"}
+        dtype = raw.get("dtype")
+        shape = raw.get("shape")
+        if not isinstance(dtype, str):
+            raise MetadataError(f"Feature {key!r} has no dtype.", file=where)
+        info = raw.get("info") or raw.get("video_info") or {}
+        feature = cls(
+            key=key,
+            dtype="language" if key in LANGUAGE_KEYS else dtype,
+            shape=_checked_shape(key, shape, where),
+            names=raw.get("names"),
+            info=info if isinstance(info, Mapping) else {},
+            extra={name: value for name, value in raw.items() if name not in known},
+        )
+        feature._check(where)
+        return feature
+
+    def _check(self, where: str) -> None:
+        if self.is_camera:
+            if len(self.shape) not in (2, 3):
+                raise MetadataError(
+                    f"Camera {self.key!r} has shape {list(self.shape)}; "
+                    "height, width and channels were expected.",
+                    file=where,
+                )
+        elif self.is_numeric:
+            if not _is_number_type(self.dtype):
+                raise MetadataError(
+                    f"Feature {self.key!r} has the unknown dtype {self.dtype!r}.",
+                    hint="numpy's numbers, bool, string, image, video and language are readable",
+                    file=where,
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as ``info.json`` holds it."""
+        raw: dict[str, Any] = {
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "names": self.names,
+        }
+        if self.info and "video_info" not in self.extra:
+            raw["info"] = dict(self.info)
+        raw.update(self.extra)
+        return raw
+
+    @property
+    def is_video(self) -> bool:
+        """A camera whose frames lie in videos."""
+        return self.dtype == "video"
+
+    @property
+    def is_image(self) -> bool:
+        """A camera whose frames lie as encoded pictures in the tables."""
+        return self.dtype == "image"
+
+    @property
+    def is_camera(self) -> bool:
+        """A camera, depth or not, in video or in pictures."""
+        return self.is_video or self.is_image
+
+    @property
+    def is_depth(self) -> bool:
+        """A depth camera."""
+        video_info = self.extra.get("video_info")
+        old = video_info if isinstance(video_info, Mapping) else {}
+        return self.is_camera and bool(
+            self.info.get("is_depth_map")
+            or self.info.get("video.is_depth_map")
+            or old.get("video.is_depth_map")
+        )
+
+    @property
+    def is_string(self) -> bool:
+        """A column of text."""
+        return self.dtype == "string"
+
+    @property
+    def is_language(self) -> bool:
+        """A column of lists of language rows."""
+        return self.dtype == "language"
+
+    @property
+    def is_numeric(self) -> bool:
+        """A column of numbers or booleans of one shape."""
+        return not (self.is_camera or self.is_string or self.is_language)
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype of a numeric feature."""
+        return np.dtype(self.dtype)
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of the value in an item: ``(1,)`` columns are scalars there."""
+        return () if self.shape == (1,) else self.shape
+
+    @property
+    def picture_shape(self) -> tuple[int, int, int]:
+        """A camera's (height, width, channels), whichever order the metadata uses."""
+        if len(self.shape) == 2:
+            return (self.shape[0], self.shape[1], 1)
+        first, middle, last = self.shape
+        if self._channels_first():
+            return (middle, last, first)
+        return (first, middle, last)
+
+    def _channels_first(self) -> bool:
+        if isinstance(self.names, (list, tuple)) and len(self.names) == 3:
+            return str(self.names[0]).startswith("channel")
+        return self.shape[0] in (1, 3, 4) and self.shape[2] not in (1, 3, 4)
+
+    @property
+    def depth_code(self) -> DepthCode | None:
+        """How a depth camera codes its depths; None for other features."""
+        return DepthCode.from_info(self.info) if self.is_depth else None
+
+
+def _is_number_type(name: str) -> bool:
+    try:
+        return np.dtype(name).kind in "biuf"
+    except TypeError:
+        return False
+
+
+def _checked_shape(key: str, shape: object, where: str) -> tuple[int, ...]:
+    if not isinstance(shape, (list, tuple)) or not all(
+        isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in shape
+    ):
+        raise MetadataError(
+            f"Feature {key!r} has the shape {shape!r}; a list of positive integers was expected.",
+            file=where,
+        )
+    if math.prod(shape) > _LARGEST_SHAPE:
+        raise MetadataError(
+            f"Feature {key!r} has the shape {list(shape)}, more than memory could hold.", file=where
+        )
+    return tuple(shape)

@@ -1,0 +1,96 @@
+"""Path templates from ``info.json``: checked before a single path is made from them.
+
+A dataset's metadata comes from strangers. Its templates are ``str.format`` strings, and
+``str.format`` can read attributes, follow ``..`` and start at the root of the disk.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+from demoreel.errors import UnsafePathError
+
+_INTEGER_SPEC = re.compile(r"0?\d{0,2}d?")
+
+
+class PathTemplate:
+    """A relative path with integer fields and perhaps ``{video_key}``.
+
+    Args:
+        text: The template as it stands in ``info.json``.
+        fields: Names that may appear in braces; anything else is refused.
+        where: What to call the template in an error, e.g. ``data_path``.
+
+    Raises:
+        UnsafePathError: The template is absolute, climbs with ``..``, uses attribute or
+            item access, a conversion, or a field that is not in ``fields``.
+    """
+
+    __slots__ = ("fields", "text", "where")
+
+    def __init__(self, text: str, *, fields: Iterable[str], where: str) -> None:
+        self.text = text
+        self.fields = tuple(fields)
+        self.where = where
+        self._check()
+
+    def _check(self) -> None:
+        try:
+            parts = list(string.Formatter().parse(self.text))
+        except ValueError as error:
+            raise self._refused(f"is not a template ({error})") from error
+        for _, field, spec, conversion in parts:
+            if field is None:
+                continue
+            if field not in self.fields:
+                raise self._refused(f"uses {{{field}}}; it may use {', '.join(self.fields)}")
+            if conversion or (spec and not _INTEGER_SPEC.fullmatch(spec)):
+                raise self._refused(f"formats {{{field}}} in a way that is not a plain number")
+        literal = self.text.format(**dict.fromkeys(self.fields, 0))
+        _check_relative(literal, self)
+
+    def _refused(self, reason: str) -> UnsafePathError:
+        return UnsafePathError(
+            f"The template {self.where} {reason}.",
+            hint="do not open this dataset before someone has looked at its info.json",
+            template=repr(self.text),
+        )
+
+    def format(self, **values: int | str) -> str:
+        """Return the path for these values.
+
+        Raises:
+            UnsafePathError: A value (a camera key, say) would leave the dataset's folder.
+        """
+        return _formatted(self, tuple(values.items()))
+
+    def __repr__(self) -> str:
+        return f"PathTemplate({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PathTemplate) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+@lru_cache(maxsize=65536)
+def _formatted(template: PathTemplate, values: tuple[tuple[str, int | str], ...]) -> str:
+    path = template.text.format(**dict(values))
+    _check_relative(path, template)
+    return path
+
+
+def _check_relative(path: str, template: PathTemplate) -> None:
+    pure = PurePosixPath(path)
+    if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path or "\\" in path:
+        raise UnsafePathError(
+            f"The template {template.where} leads outside the dataset's folder.",
+            hint="do not open this dataset before someone has looked at its info.json",
+            template=repr(template.text),
+            path=repr(path),
+        )
