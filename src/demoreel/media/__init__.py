@@ -1,0 +1,1 @@
+"""Pixels: packet index, GOP decoding, encoded pictures, encoding, joining. Needs PyAV."""

@@ -1,0 +1,348 @@
+"""Reading an mp4's own table of packets (its ``moov`` box) without a demuxer.
+
+Everything a random read needs stands in ``moov``: a few kilobytes, one read, whatever the size
+of the video. Files that use rarer corners of the format (fragments, several edits, a codec change)
+return None here and are indexed by a full demux instead (``demux.py``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from demoreel.errors import VideoError
+from demoreel.media.packets import Codec, PacketIndex, index_packets
+
+_HEAD = 1 << 16  # first read: enough for the boxes before mdat, and often for all of moov
+_LARGEST_MOOV = 1 << 30
+
+_DECODERS = {
+    b"av01": "libdav1d",
+    b"avc1": "h264",
+    b"avc3": "h264",
+    b"hvc1": "hevc",
+    b"hev1": "hevc",
+    b"vp09": "vp9",
+    b"vp08": "vp8",
+    b"mp4v": "mpeg4",
+}
+_CONFIGS = {
+    b"av01": b"av1C",
+    b"avc1": b"avcC",
+    b"avc3": b"avcC",
+    b"hvc1": b"hvcC",
+    b"hev1": b"hvcC",
+}
+_MPEG4_VISUAL = 0x20
+
+
+class Bytes(Protocol):
+    """Something with a size that is read by position."""
+
+    size: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes there, fewer only at the end."""
+        ...
+
+
+class _Unusual(Exception):
+    """The file is not broken, but needs a real demuxer."""
+
+
+def read_index(file: Bytes, *, name: str) -> PacketIndex | None:
+    """Return the packet index of an mp4, or None if it needs a demuxer.
+
+    Args:
+        file: The video's bytes.
+        name: Its path, for errors.
+
+    Raises:
+        VideoError: The file is empty or cut off, or its tables contradict themselves.
+    """
+    moov = _find_moov(file, name)
+    if moov is None:
+        return None
+    try:
+        index = _index_from_moov(moov)
+    except _Unusual:
+        return None
+    except (struct.error, ValueError, IndexError) as error:
+        raise VideoError(
+            f"The video's table of packets is damaged ({error}).",
+            hint="restore the file from a copy",
+            file=name,
+        ) from error
+    if index.end > file.size:
+        raise VideoError(
+            f"The video is cut off: its packets need {index.end} bytes, the file has {file.size}.",
+            hint="restore the file from a copy, or record the episodes again",
+            file=name,
+        )
+    return index
+
+
+def _find_moov(file: Bytes, name: str) -> bytes | None:
+    """Walk the top-level boxes to ``moov`` and return its content; None if this is no mp4."""
+    if file.size == 0:
+        raise VideoError("The video is empty (0 bytes).", hint="restore the file", file=name)
+    head = file.read(0, _HEAD)
+    if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide"):
+        return None
+    at = 0
+    while at + 8 <= file.size:
+        header = head[at : at + 16] if at + 16 <= len(head) else file.read(at, 16)
+        size, kind = struct.unpack(">I4s", header[:8])
+        skip = 8
+        if size == 1 and len(header) >= 16:
+            size, skip = struct.unpack(">Q", header[8:16])[0], 16
+        elif size == 0:
+            size = file.size - at
+        if size < skip:
+            break
+        if kind == b"moov":
+            if at + size > file.size or size > _LARGEST_MOOV:
+                break
+            if at + size <= len(head):
+                return head[at + skip : at + size]
+            return file.read(at + skip, size - skip)
+        at += size
+    raise VideoError(
+        "The video has no table of packets (moov): it was cut off, or never finished.",
+        hint="restore the file from a copy, or record the episodes again",
+        file=name,
+        size=f"{file.size} bytes",
+    )
+
+
+def _boxes(data: bytes, start: int = 0) -> Iterator[tuple[bytes, bytes]]:
+    at = start
+    while at + 8 <= len(data):
+        size, kind = struct.unpack_from(">I4s", data, at)
+        skip = 8
+        if size == 1:
+            size, skip = struct.unpack_from(">Q", data, at + 8)[0], 16
+        elif size == 0:
+            size = len(data) - at
+        if size < skip or at + size > len(data):
+            raise ValueError(f"box {kind!r} runs past its parent")
+        yield kind, data[at + skip : at + size]
+        at += size
+
+
+def _child(data: bytes, *path: bytes) -> bytes | None:
+    for kind in path:
+        found = next((content for name, content in _boxes(data) if name == kind), None)
+        if found is None:
+            return None
+        data = found
+    return data
+
+
+def _required(data: bytes, *path: bytes) -> bytes:
+    found = _child(data, *path)
+    if found is None:
+        raise ValueError(f"no box {b'/'.join(path).decode('latin1')}")
+    return found
+
+
+def _index_from_moov(moov: bytes) -> PacketIndex:
+    if _child(moov, b"mvex") is not None:
+        raise _Unusual("fragments")
+    track = _video_track(moov)
+    stbl = _required(track, b"mdia", b"minf", b"stbl")
+    ticks = _timescale(_required(track, b"mdia", b"mdhd"))
+    movie_ticks = _timescale(_required(moov, b"mvhd"))
+    codec = _codec(_required(stbl, b"stsd"))
+    size = _sample_sizes(stbl)
+    offset = _sample_offsets(stbl, size)
+    pts = _presentation_times(stbl, len(size))
+    keyframe = _keyframes(stbl, len(size))
+    edit = _edit(_child(track, b"edts", b"elst"), ticks, movie_ticks)
+    shown = (pts >= edit.start) & (pts < edit.stop)
+    return index_packets(
+        codec=codec,
+        offset=offset,
+        size=size,
+        pts=pts,
+        keyframe=keyframe,
+        shown=shown,
+        seconds_per_tick=1 / ticks,
+        origin=edit.origin,
+    )
+
+
+def _video_track(moov: bytes) -> bytes:
+    for kind, content in _boxes(moov):
+        if kind == b"trak":
+            handler = _child(content, b"mdia", b"hdlr")
+            if handler is not None and handler[8:12] == b"vide":
+                return content
+    raise ValueError("no video track")
+
+
+def _timescale(header: bytes) -> int:
+    ticks = struct.unpack_from(">I", header, 20 if header[0] == 1 else 12)[0]
+    if ticks == 0:
+        raise ValueError("a clock with no ticks")
+    return int(ticks)
+
+
+def _codec(stsd: bytes) -> Codec:
+    entries = struct.unpack_from(">I", stsd, 4)[0]
+    if entries != 1:
+        raise _Unusual("several sample descriptions")
+    kind, entry = next(_boxes(stsd, 8))
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise _Unusual(f"sample entry {kind!r}")
+    width, height = struct.unpack_from(">HH", entry, 24)
+    config = dict(_boxes(entry, 78))
+    extradata = config.get(_CONFIGS[kind]) if kind in _CONFIGS else None
+    if kind == b"mp4v":
+        extradata = _mpeg4_header(config.get(b"esds", b""))
+    return Codec(decoder, extradata, width, height)
+
+
+def _mpeg4_header(esds: bytes) -> bytes:
+    """Return the decoder-specific info inside an ``esds`` box's nested descriptors."""
+    at, end = 4, len(esds)
+    while at < end:
+        tag = esds[at]
+        at, length = _descriptor_length(esds, at + 1)
+        if tag == 0x03:  # ES descriptor: id, flags, then optional fields
+            flags = esds[at + 2]
+            at += 3 + (2 if flags & 0x80 else 0) + (2 if flags & 0x20 else 0)
+            if flags & 0x40:
+                at += 1 + esds[at]
+        elif tag == 0x04:  # decoder config: object type first
+            if esds[at] != _MPEG4_VISUAL:
+                raise _Unusual("mp4v that is not MPEG-4 part 2")
+            at += 13
+        elif tag == 0x05:
+            return esds[at : at + length]
+        else:
+            at += length
+    raise _Unusual("mp4v without a header")
+
+
+def _descriptor_length(data: bytes, at: int) -> tuple[int, int]:
+    length = 0
+    for _ in range(4):
+        byte = data[at]
+        at += 1
+        length = length << 7 | byte & 0x7F
+        if not byte & 0x80:
+            break
+    return at, length
+
+
+def _table(box: bytes, columns: int, *, skip: int = 4) -> np.ndarray:
+    """Return a counted table of big-endian 32-bit numbers as int64 rows."""
+    count = struct.unpack_from(">I", box, skip)[0]
+    numbers = np.frombuffer(box, ">u4", count * columns, skip + 4)
+    return numbers.reshape(count, columns).astype(np.int64)
+
+
+def _sample_sizes(stbl: bytes) -> np.ndarray:
+    box = _child(stbl, b"stsz")
+    if box is None:
+        raise _Unusual("compact sample sizes")
+    fixed, count = struct.unpack_from(">II", box, 4)
+    if fixed:
+        if count > _LARGEST_MOOV:
+            raise ValueError("an impossible number of packets")
+        return np.full(count, fixed, dtype=np.int64)
+    return np.frombuffer(box, ">u4", count, 12).astype(np.int64)
+
+
+def _sample_offsets(stbl: bytes, size: np.ndarray) -> np.ndarray:
+    chunks_box = _child(stbl, b"stco")
+    if chunks_box is not None:
+        chunks = _table(chunks_box, 1)[:, 0]
+    else:
+        co64 = _required(stbl, b"co64")
+        chunks = np.frombuffer(co64, ">u8", struct.unpack_from(">I", co64, 4)[0], 8).astype(
+            np.int64
+        )
+    runs = _table(_required(stbl, b"stsc"), 3)
+    if len(size) == 0:
+        return np.zeros(0, dtype=np.int64)
+    first = runs[:, 0] - 1
+    repeats = np.diff(np.append(first, len(chunks)))
+    if len(runs) == 0 or (repeats < 0).any():
+        raise ValueError("chunks out of order")
+    if len(set(runs[:, 2].tolist())) > 1:
+        raise _Unusual("several sample descriptions")
+    per_chunk = np.repeat(runs[:, 1], repeats)
+    if per_chunk.sum() != len(size):
+        raise ValueError(f"{len(size)} sizes for {per_chunk.sum()} packets")
+    chunk_of = np.repeat(np.arange(len(chunks)), per_chunk)
+    before = np.concatenate([[0], np.cumsum(size)[:-1]])
+    first_in_chunk = np.concatenate([[0], np.cumsum(per_chunk)[:-1]])
+    # An empty chunk at the end has no first packet; it is never looked up.
+    start_of_chunk = before[np.minimum(first_in_chunk, len(size) - 1)]
+    offsets: np.ndarray = chunks[chunk_of] + before - start_of_chunk[chunk_of]
+    return offsets
+
+
+def _presentation_times(stbl: bytes, count: int) -> np.ndarray:
+    runs = _table(_required(stbl, b"stts"), 2)
+    if runs[:, 0].sum() != count:
+        raise ValueError(f"times for {runs[:, 0].sum()} of {count} packets")
+    deltas = np.repeat(runs[:, 1], runs[:, 0])
+    times = np.concatenate([[0], np.cumsum(deltas)[:-1]]) if count else deltas
+    shifts = _child(stbl, b"ctts")
+    if shifts is not None:
+        rows = _table(shifts, 2)
+        signed = rows[:, 1].astype(np.uint32).view(np.int32).astype(np.int64)
+        if rows[:, 0].sum() < count:
+            raise ValueError("composition shifts are missing")
+        times = times + np.repeat(signed, rows[:, 0])[:count]
+    return times
+
+
+def _keyframes(stbl: bytes, count: int) -> np.ndarray:
+    box = _child(stbl, b"stss")
+    if box is None:
+        return np.ones(count, dtype=bool)
+    flags = np.zeros(count, dtype=bool)
+    flags[_table(box, 1)[:, 0] - 1] = True
+    return flags
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    start: float
+    stop: float
+    origin: int
+
+
+def _edit(elst: bytes | None, ticks: int, movie_ticks: int) -> _Edit:
+    """Return the one stretch of the track that is shown, and the tick that is second 0."""
+    if elst is None:
+        return _Edit(-np.inf, np.inf, 0)
+    wide = elst[0] == 1
+    count = struct.unpack_from(">I", elst, 4)[0]
+    delay = 0
+    edits: list[tuple[int, int]] = []
+    for number in range(count):
+        if wide:
+            length, start, rate = struct.unpack_from(">Qqi", elst, 8 + 20 * number)
+        else:
+            length, start, rate = struct.unpack_from(">Iii", elst, 8 + 12 * number)
+        ticks_long = round(length * ticks / movie_ticks)
+        if start == -1:
+            delay += ticks_long
+        else:
+            edits.append((start, ticks_long))
+            if rate != 1 << 16:
+                raise _Unusual("an edit at another speed")
+    if len(edits) != 1:
+        raise _Unusual("several edits")
+    start, length = edits[0]
+    return _Edit(start, start + length if length else np.inf, start - delay)

@@ -1,0 +1,125 @@
+"""The packet index: for every frame of a video, which bytes make it.
+
+With it a random frame is three steps: read the bytes from a keyframe on, feed them to a codec,
+take the picture. No demuxer, no seek, no float seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """What a decoder must be told before the first packet.
+
+    Attributes:
+        name: FFmpeg's name of a software decoder.
+        extradata: The codec's own header, if it has one.
+        width: Coded width in pixels.
+        height: Coded height in pixels.
+    """
+
+    name: str
+    extradata: bytes | None
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class PacketIndex:
+    """Where each packet of a video lies, and which frame it becomes.
+
+    Packets are numbered in decoding order, frames in presentation order: frame ``k`` is the
+    ``k``-th picture that a player would show, whatever the packets' order.
+
+    Attributes:
+        codec: How to decode.
+        offset: Byte position of each packet.
+        size: Bytes of each packet.
+        frame_of: Frame that each packet becomes; -1 for packets that are decoded, never shown.
+        packet_of: Packet of each frame.
+        first_packet: For each frame, the packet where decoding must begin.
+        seconds: Presentation time of each frame on the file's own clock.
+    """
+
+    codec: Codec
+    offset: np.ndarray
+    size: np.ndarray
+    frame_of: np.ndarray
+    packet_of: np.ndarray
+    first_packet: np.ndarray
+    seconds: np.ndarray
+    nbytes: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        per_packet = (self.offset, self.size, self.frame_of)
+        per_frame = (self.packet_of, self.first_packet, self.seconds)
+        total = sum(array.nbytes for array in (*per_packet, *per_frame))
+        object.__setattr__(self, "nbytes", total + 512)
+
+    @property
+    def frames(self) -> int:
+        """Frames that the video shows."""
+        return len(self.packet_of)
+
+    @property
+    def end(self) -> int:
+        """One past the last byte of any packet."""
+        return int((self.offset + self.size).max(initial=0))
+
+
+def index_packets(
+    *,
+    codec: Codec,
+    offset: np.ndarray,
+    size: np.ndarray,
+    pts: np.ndarray,
+    keyframe: np.ndarray,
+    shown: np.ndarray,
+    seconds_per_tick: float,
+    origin: int = 0,
+) -> PacketIndex:
+    """Derive presentation order and decoding starts from a packet table in decoding order.
+
+    Args:
+        codec: How to decode.
+        offset: Byte positions.
+        size: Byte counts.
+        pts: Presentation ticks.
+        keyframe: Whether decoding may begin at a packet.
+        shown: Whether a packet's picture is presented (edit lists hide some).
+        seconds_per_tick: Length of a tick.
+        origin: The tick that is second 0.
+    """
+    shown_packets = np.flatnonzero(shown)
+    order = np.argsort(pts[shown_packets], kind="stable")
+    packet_of = shown_packets[order].astype(np.int32)
+    frame_of = np.full(len(offset), -1, dtype=np.int32)
+    frame_of[packet_of] = np.arange(len(packet_of), dtype=np.int32)
+    return PacketIndex(
+        codec=codec,
+        offset=offset.astype(np.int64),
+        size=size.astype(np.int64),
+        frame_of=frame_of,
+        packet_of=packet_of,
+        first_packet=_decoding_starts(pts, keyframe)[packet_of],
+        seconds=(pts[packet_of] - origin) * seconds_per_tick,
+    )
+
+
+def _decoding_starts(pts: np.ndarray, keyframe: np.ndarray) -> np.ndarray:
+    """Return, for each packet, the keyframe packet from which it can be decoded.
+
+    A packet that follows a keyframe but is shown before it (a leading picture of an open GOP)
+    may refer to the GOP before, so decoding must begin one keyframe earlier.
+    """
+    count = len(pts)
+    numbers = np.arange(count)
+    last_key = np.maximum.accumulate(np.where(keyframe, numbers, 0))
+    before = np.concatenate([[0], last_key[:-1]]) if count else last_key
+    key_before_key = before[last_key]  # the keyframe before each packet's own keyframe
+    leading = pts < pts[last_key]
+    return np.asarray(np.where(leading, key_before_key, last_key), dtype=np.int32)

@@ -1,0 +1,1 @@
+"""Bytes behind a path: bounded handles, exact reads, atomic writes."""

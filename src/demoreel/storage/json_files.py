@@ -1,0 +1,63 @@
+"""JSON and JSON-lines files, with errors that name the file and the line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from demoreel.errors import DatasetNotFoundError, MetadataError
+
+
+def read_json(path: Path) -> Any:
+    """Return a file's parsed JSON.
+
+    Raises:
+        DatasetNotFoundError: There is no such file.
+        MetadataError: It is not JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise DatasetNotFoundError(
+            "A metadata file is missing.", hint="is this the dataset's folder?", file=path
+        ) from error
+    except (ValueError, OSError) as error:
+        raise MetadataError(
+            f"A metadata file is not readable JSON ({error}).",
+            hint="restore the file from a copy",
+            file=path,
+        ) from error
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a JSON-lines file; empty lines are skipped.
+
+    Raises:
+        MetadataError: The file is missing, or a line is not a JSON object.
+    """
+    rows = []
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    rows.append(_parsed(line, path, number))
+    except OSError as error:
+        raise MetadataError(
+            f"A metadata file cannot be read ({error.strerror}).",
+            hint="restore the file from a copy",
+            file=path,
+        ) from error
+    return rows
+
+
+def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise MetadataError(
+            f"A line of a metadata file is not JSON ({error}).", file=path, line=number
+        ) from error
+    if not isinstance(value, dict):
+        raise MetadataError("A line of a metadata file is not an object.", file=path, line=number)
+    return value

@@ -1,0 +1,65 @@
+"""A cache bounded by the bytes it holds, safe for threads and forks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_every_cache: weakref.WeakSet[ByteCache] = weakref.WeakSet()  # type: ignore[type-arg]
+
+
+class ByteCache(Generic[K, V]):
+    """Keeps the most recently used values until their sizes add up to ``most_bytes``.
+
+    Two threads that miss the same key at once may both make the value; the last one is kept.
+    That costs a little work and saves a lock around slow reads.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._held = 0
+        self._lock = threading.Lock()
+        _every_cache.add(self)
+
+    def get(self, key: K, make: Callable[[], tuple[V, int]]) -> V:
+        """Return the value, or ``make()`` it; ``make`` returns the value and its size."""
+        with self._lock:
+            found = self._values.get(key)
+            if found is not None:
+                self._values.move_to_end(key)
+                return found[0]
+        value, size = make()
+        with self._lock:
+            before = self._values.pop(key, None)
+            self._held += size - (before[1] if before else 0)
+            self._values[key] = (value, size)
+            # The newest value stays even if it alone is over the bound: it is in use.
+            while self._held > self.most_bytes and len(self._values) > 1:
+                _, (_, dropped) = self._values.popitem(last=False)
+                self._held -= dropped
+        return value
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held now."""
+        return self._held
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
+
+def _renew_locks() -> None:
+    for cache in list(_every_cache):
+        cache._renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
