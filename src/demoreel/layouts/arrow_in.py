@@ -1,0 +1,94 @@
+"""From Arrow columns to numpy: checked against what ``info.json`` declares."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from demoreel.errors import TableError
+from demoreel.model import Feature
+
+
+def numbers(array: pa.Array, feature: Feature, *, where: str) -> np.ndarray:
+    """Return a numeric column as an array of rows.
+
+    Raises:
+        TableError: Values are missing, or their shape or kind is not the declared one.
+    """
+    rows = len(array)
+    values, shape_known = _flattened(_storage(array))
+    wanted = math.prod(feature.item_shape)
+    if len(values) != rows * wanted or (shape_known and not _even(array, wanted)):
+        per_row = len(values) / rows if rows else 0
+        raise TableError(
+            f"Column {feature.key!r} holds {per_row:g} numbers a row; "
+            f"info.json declares the shape {list(feature.shape)}.",
+            hint="the table and info.json were not written together",
+            file=where,
+        )
+    if values.null_count:
+        raise TableError(f"Column {feature.key!r} has missing values.", file=where)
+    flat = values.to_numpy(zero_copy_only=False)
+    if not np.can_cast(flat.dtype, feature.numpy_dtype, casting="same_kind") and not (
+        _fits(flat, feature.numpy_dtype)
+    ):
+        raise TableError(
+            f"Column {feature.key!r} holds {flat.dtype}; info.json declares {feature.dtype}.",
+            hint="the table and info.json were not written together",
+            file=where,
+        )
+    values_as_declared = np.asarray(flat, dtype=feature.numpy_dtype)
+    return values_as_declared.reshape(rows, *feature.item_shape)
+
+
+def _storage(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _flattened(array: pa.Array) -> tuple[pa.Array, bool]:
+    """Return the innermost values, and whether rows may be of different lengths."""
+    uneven = False
+    while pa.types.is_nested(array.type):
+        if not pa.types.is_fixed_size_list(array.type):
+            uneven = True
+        array = _storage(array.flatten())
+    return array, uneven
+
+
+def _even(array: pa.Array, wanted: int) -> bool:
+    """Whether every row holds exactly ``wanted`` numbers (totals may agree by chance)."""
+    array = _storage(array)
+    rows = len(array)
+    edges = np.arange(rows + 1)
+    while pa.types.is_nested(array.type):
+        if pa.types.is_fixed_size_list(array.type):
+            edges = edges * array.type.list_size
+        else:
+            offsets = array.offsets.to_numpy()
+            edges = (offsets - offsets[0])[edges]
+        array = _storage(array.flatten())
+    return bool((np.diff(edges) == wanted).all())
+
+
+def _fits(values: np.ndarray, dtype: np.dtype[Any]) -> bool:
+    """Whether another kind of number holds only values that the declared one can hold."""
+    if values.dtype.kind in "biu" and dtype.kind in "biu":
+        return bool((values.astype(dtype) == values).all())
+    return values.dtype.kind in "biu" and dtype.kind == "f"
+
+
+def pictures(array: pa.Array, *, key: str, where: str) -> pa.Array:
+    """Return an image column's encoded bytes, whatever form the writer chose.
+
+    Raises:
+        TableError: The column does not hold encoded pictures.
+    """
+    array = _storage(array)
+    if pa.types.is_struct(array.type) and array.type.get_field_index("bytes") >= 0:
+        array = array.field(array.type.get_field_index("bytes"))
+    if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
+        raise TableError(f"Column {key!r} holds {array.type}, not encoded pictures.", file=where)
+    return array

@@ -1,0 +1,78 @@
+"""The contract between a layout on disk and the rest of demoreel.
+
+A layout says what is there (info, episodes, tasks, statistics), hands out rows by their position in
+the dataset, and tells where the pictures are. It does not decode pictures: that is ``read``'s work,
+the same for every layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from demoreel.media.video import Video
+from demoreel.model import Episodes, Info, Stats, Tasks
+
+Column = np.ndarray | list[Any]
+"""A column of rows: an array for numbers, a list for text and language."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Where one episode's pictures of one camera lie.
+
+    Attributes:
+        video: The video that holds them.
+        first: The video's frame that is the episode's frame 0.
+    """
+
+    video: Video
+    first: int
+
+
+class Reader(Protocol):
+    """What every layout's reader offers."""
+
+    layout: str
+    root: Path
+    info: Info
+    episodes: Episodes
+    tasks: Tasks
+
+    @property
+    def stats(self) -> Stats | None:
+        """Statistics of the whole dataset; None where the dataset has none."""
+        ...
+
+    def rows(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
+        """Return columns of these rows, by position in the dataset, in the order asked for."""
+        ...
+
+    def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
+        """Return the encoded pictures of an image camera."""
+        ...
+
+    def clip(self, position: int, camera: str) -> Clip:
+        """Return where the episode at ``position`` lies in a video camera's videos.
+
+        Raises:
+            VideoError: The video is missing or broken.
+            FrameMismatchError: Metadata and video do not agree about its frames.
+        """
+        ...
+
+    def episode_columns(self) -> Mapping[str, np.ndarray]:
+        """Return per-episode numbers by the names that LeRobot v3.0 gives them."""
+        ...
+
+    def data_file(self, position: int) -> str:
+        """Return the table of the episode at ``position``, relative to the root."""
+        ...
+
+    def video_file(self, position: int, camera: str) -> str:
+        """Return the video of the episode at ``position``, relative to the root."""
+        ...

@@ -1,0 +1,342 @@
+"""Rows of a parquet dataset, by their position in the dataset.
+
+A row belongs to an episode because its ``episode_index`` says so and its file is the one that the
+metadata names; never because of where it stands. Rows and files that no episode names do no harm.
+
+Parquet is decoded a row group at a time, on first use. Numbers go into columns as long as the
+dataset, so that a batch is one indexing operation; text, language and pictures stay in Arrow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from demoreel.errors import TableError
+from demoreel.layouts import arrow_in
+from demoreel.model import Episodes, Feature, Info
+from demoreel.storage.columns import Column, MemoryColumn, SharedColumn
+from demoreel.storage.lru import ByteCache
+from demoreel.storage.scratch import Scratch
+
+_MEMORY_BYTES = int(os.environ.get("DEMOREEL_TABLE_MEMORY", 64 << 20))
+_ARROW_BYTES = 256 << 20
+_TABLE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What is known of one parquet file.
+
+    Attributes:
+        rows: For each episode (by position) its rows in the file, in frame order.
+        target: For each row of the file, its position in the dataset; -1 for orphans.
+        edges: Where row groups begin, and the number of rows at the end.
+        problem: Episodes (by position) that are not whole, and why.
+    """
+
+    rows: dict[int, np.ndarray]
+    target: np.ndarray
+    edges: np.ndarray
+    problem: dict[int, str]
+
+    def groups_of(self, positions: list[int]) -> list[int]:
+        """Return the row groups that hold rows of these episodes."""
+        rows = np.concatenate([self.rows[position] for position in positions])
+        return [int(group) for group in np.unique(self.group_of(rows))]
+
+    def group_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the row group of each row."""
+        return np.searchsorted(self.edges, rows, side="right") - 1
+
+
+class ParquetRows:
+    """The tables of one dataset.
+
+    Args:
+        root: The dataset's folder.
+        info: Its info.
+        episodes: Its episodes.
+        file_of: Path of the table of the episode at a position, relative to ``root``.
+        file_ids: A number for each episode, equal for those that share a table.
+        fingerprint: Changes when the dataset does; names the shared scratch folder.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        info: Info,
+        episodes: Episodes,
+        file_of: Callable[[int], str],
+        file_ids: np.ndarray,
+        fingerprint: Sequence[object],
+    ) -> None:
+        self._root = root
+        self._info = info
+        self._episodes = episodes
+        self._file_of = file_of
+        self._numeric = [f for f in info.features.values() if f.is_numeric]
+        self._file_ids = file_ids
+        # Sorted once, so that the episodes of a file are found without a look at all of them.
+        self._by_file = np.argsort(file_ids, kind="stable")
+        self._files: ByteCache[str, _File] = ByteCache(_TABLE_BYTES)
+        self._arrow: ByteCache[tuple[str, int, str], pa.Array] = ByteCache(_ARROW_BYTES)
+        self._fingerprint = fingerprint
+        self._scratch: Scratch | None = None
+        self._columns: dict[str, Column] = {}
+        self._filled: Column = MemoryColumn(0, np.dtype(np.uint8), ())
+        self._allocate()
+
+    def _allocate(self) -> None:
+        rows = self._episodes.total_frames
+        kinds = {f.key: (f.numpy_dtype, f.item_shape) for f in self._numeric}
+        row_bytes = sum(t.itemsize * int(np.prod(s, dtype=np.int64)) for t, s in kinds.values())
+        episodes = len(self._episodes)
+        if rows * row_bytes > _MEMORY_BYTES:
+            try:
+                self._allocate_shared(kinds, rows, episodes)
+                return
+            except OSError:
+                self._scratch = None  # no usable temporary folder: memory has to do
+        self._allocate_memory(kinds, rows, episodes)
+
+    def _allocate_shared(
+        self, kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]], rows: int, episodes: int
+    ) -> None:
+        self._scratch = Scratch(*self._fingerprint)
+        folder = self._scratch.folder
+        names = sorted(kinds)
+        self._columns = {
+            key: SharedColumn(folder / f"{names.index(key)}.column", rows, *kinds[key])
+            for key in kinds
+        }
+        self._filled = SharedColumn(folder / "filled", episodes, np.dtype(np.uint8), ())
+
+    def _allocate_memory(
+        self, kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]], rows: int, episodes: int
+    ) -> None:
+        self._columns = {key: MemoryColumn(rows, *kinds[key]) for key in kinds}
+        self._filled = MemoryColumn(episodes, np.dtype(np.uint8), ())
+
+    def numbers(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return numeric columns of these rows; one indexing operation each once decoded."""
+        self._ensure(rows)
+        return {key: self._columns[key].values[rows] for key in keys}
+
+    def _ensure(self, rows: np.ndarray) -> None:
+        positions = np.unique(self._episodes.positions_of_rows(rows))
+        missing = positions[self._filled.values[positions] == 0]
+        if len(missing) == 0:
+            return
+        try:
+            self._fill(missing)
+        except OSError:
+            if self._scratch is None:
+                raise
+            # The scratch disk is full: go on in memory rather than stop a training run.
+            self._scratch = None
+            kinds = {f.key: (f.numpy_dtype, f.item_shape) for f in self._numeric}
+            self._allocate_memory(kinds, self._episodes.total_frames, len(self._episodes))
+            self._fill(positions)
+
+    def _fill(self, positions: np.ndarray) -> None:
+        files: dict[str, list[int]] = {}
+        for position in positions.tolist():
+            files.setdefault(self._file_of(position), []).append(position)
+        for name, wanted in files.items():
+            self._fill_from(name, wanted)
+
+    def _fill_from(self, name: str, positions: list[int]) -> None:
+        file = self._file(positions[0])
+        for position in positions:
+            self._refuse_problem(file, position)
+        needed = file.groups_of(positions)
+        table = self._read(name, needed, [f.key for f in self._numeric])
+        target = np.concatenate([file.target[file.edges[g] : file.edges[g + 1]] for g in needed])
+        keep = np.flatnonzero(target >= 0)
+        where = str(self._root / name)
+        for feature in self._numeric:
+            array = table.column(feature.key).combine_chunks()
+            values = arrow_in.numbers(array, feature, where=where)
+            for at, stop in _runs(target[keep]):
+                start_row = int(target[keep[at]])
+                self._columns[feature.key].write(start_row, values[keep[at:stop]])
+        self._mark_filled(file, needed, target[keep])
+
+    def _refuse_problem(self, file: _File, position: int) -> None:
+        if position in file.problem:
+            raise TableError(
+                file.problem[position],
+                hint="restore the file, or leave the episode out with episodes=",
+                dataset=self._root,
+                file=self._file_of(position),
+                episode=int(self._episodes.episode_index[position]),
+            )
+
+    def _mark_filled(self, file: _File, groups: list[int], target: np.ndarray) -> None:
+        """Mark the episodes that lie wholly in the row groups that were just decoded."""
+        found, counts = np.unique(self._episodes.positions_of_rows(target), return_counts=True)
+        whole = found[counts == self._episodes.length[found]]
+        for position in whole.tolist():
+            if position not in file.problem:
+                self._filled.write(position, np.ones(1, dtype=np.uint8))
+
+    def _file(self, position: int) -> _File:
+        name = self._file_of(position)
+        return self._files.get(name, lambda: self._inspect(name, self._positions_in(position)))
+
+    def _inspect(self, name: str, expected: np.ndarray) -> tuple[_File, int]:
+        """Read a file's footer and its two smallest columns: which row is which."""
+        with self._open(name) as parquet:
+            sizes = [parquet.metadata.row_group(g).num_rows for g in range(parquet.num_row_groups)]
+            present = set(parquet.schema_arrow.names)
+            keys = [key for key in ("episode_index", "frame_index") if key in present]
+            if "episode_index" not in keys:
+                raise TableError(
+                    "The table has no episode_index column.", dataset=self._root, file=name
+                )
+            table = self._decoded(name, lambda: parquet.read(columns=keys))
+        episode = table.column("episode_index").to_numpy()
+        frame = table.column("frame_index").to_numpy() if "frame_index" in keys else None
+        rows, problem = _find_rows(self._episodes, expected, episode, frame)
+        target = np.full(len(episode), -1, dtype=np.int64)
+        for position, places in rows.items():
+            target[places] = int(self._episodes.start[position]) + np.arange(len(places))
+        edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return _File(rows, target, edges, problem), target.nbytes * 2 + 200 * len(rows)
+
+    def _positions_in(self, position: int) -> np.ndarray:
+        """Return the positions of the episodes that share this one's file."""
+        number = self._file_ids[position]
+        edges = [number, number + 1]
+        begin, end = np.searchsorted(self._file_ids, edges, sorter=self._by_file)
+        return self._by_file[begin:end]
+
+    def objects(self, rows: np.ndarray, feature: Feature) -> list[Any]:
+        """Return a text, language or image column of these rows as Python values."""
+        result: list[Any] = [None] * len(rows)
+        positions = self._episodes.positions_of_rows(rows)
+        for position in np.unique(positions).tolist():
+            file = self._file(position)
+            self._refuse_problem(file, position)
+            places = np.flatnonzero(positions == position)
+            at = file.rows[position][rows[places] - int(self._episodes.start[position])]
+            groups = file.group_of(at)
+            for place, row, group in zip(places, at, groups.tolist(), strict=True):
+                array = self._arrow_column(self._file_of(position), group, feature)
+                result[place] = array[int(row - file.edges[group])].as_py()
+        return result
+
+    def _arrow_column(self, name: str, group: int, feature: Feature) -> pa.Array:
+        def make() -> tuple[pa.Array, int]:
+            table = self._read(name, [group], [feature.key])
+            array = table.column(feature.key).combine_chunks()
+            if feature.is_image:
+                array = arrow_in.pictures(array, key=feature.key, where=str(self._root / name))
+            return array, array.nbytes
+
+        return self._arrow.get((name, group, feature.key), make)
+
+    def _read(self, name: str, groups: list[int], keys: list[str]) -> pa.Table:
+        with self._open(name) as parquet:
+            present = set(parquet.schema_arrow.names)
+            absent = [key for key in keys if key not in present]
+            if absent:
+                raise TableError(
+                    f"The table lacks the column {absent[0]!r} that info.json declares.",
+                    hint="the table and info.json were not written together",
+                    dataset=self._root,
+                    file=name,
+                )
+            return self._decoded(name, lambda: parquet.read_row_groups(groups, columns=keys))
+
+    def _open(self, name: str) -> pq.ParquetFile:
+        path = self._root / name
+        try:
+            return pq.ParquetFile(path, memory_map=False)
+        except FileNotFoundError as error:
+            raise TableError(
+                "A table that the metadata names is missing.",
+                hint="fetch or restore the file",
+                dataset=self._root,
+                file=name,
+            ) from error
+        except (pa.ArrowInvalid, OSError) as error:
+            raise TableError(
+                "A table is not readable: it is cut off, or was never finished "
+                f"({_first_line(error)}).",
+                hint="restore the file, or leave its episodes out with episodes=",
+                dataset=self._root,
+                file=name,
+            ) from error
+
+    def _decoded(self, name: str, read: Callable[[], pa.Table]) -> pa.Table:
+        try:
+            return read()
+        except (pa.ArrowInvalid, OSError) as error:
+            raise TableError(
+                f"A table is damaged ({_first_line(error)}).",
+                hint="restore the file, or leave its episodes out with episodes=",
+                dataset=self._root,
+                file=name,
+            ) from error
+
+
+def rows_of(
+    tables: ParquetRows, info: Info, rows: np.ndarray, keys: Sequence[str]
+) -> dict[str, np.ndarray | list[Any]]:
+    """Return number columns as arrays and the others as lists, in the order of ``keys``."""
+    features = [info.features[key] for key in keys]
+    numeric = tables.numbers(rows, [f.key for f in features if f.is_numeric])
+    return {f.key: numeric[f.key] if f.is_numeric else tables.objects(rows, f) for f in features}
+
+
+def _find_rows(
+    episodes: Episodes, expected: np.ndarray, episode: np.ndarray, frame: np.ndarray | None
+) -> tuple[dict[int, np.ndarray], dict[int, str]]:
+    """Find the rows of the expected episodes, in frame order.
+
+    Rows count by ``frame_index``; where a writer got that wrong but the number of rows is right,
+    their order in the file is all there is, and it is used.
+    """
+    found: dict[int, np.ndarray] = {}
+    problem: dict[int, str] = {}
+    order = np.argsort(episode, kind="stable")
+    ordered = episode[order]
+    for position in expected.tolist():
+        number = int(episodes.episode_index[position])
+        length = int(episodes.length[position])
+        begin, end = np.searchsorted(ordered, [number, number + 1])
+        rows = order[begin:end]
+        if len(rows) != length:
+            problem[position] = (
+                f"Episode {number} has {len(rows)} rows in its table; the metadata says {length}."
+            )
+            continue
+        if frame is not None:
+            by_frame = np.argsort(frame[rows], kind="stable")
+            if np.array_equal(frame[rows][by_frame], np.arange(length)):
+                rows = rows[by_frame]
+        found[position] = rows.astype(np.int32)
+    return found, problem
+
+
+def _runs(target: np.ndarray) -> list[tuple[int, int]]:
+    """Return stretches of rows that lie side by side in the dataset too."""
+    if len(target) == 0:
+        return []
+    cuts = np.flatnonzero(np.diff(target) != 1) + 1
+    edges = [0, *cuts.tolist(), len(target)]
+    return list(itertools.pairwise(edges))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__

@@ -1,0 +1,188 @@
+"""Which frames of a shared video belong to which episode.
+
+Metadata gives each episode a ``from_timestamp`` in float seconds; the table gives its length; the
+video has packets. Three witnesses, and floats drift. Seconds are translated into frame numbers
+here, once per file, by two readings:
+
+- **by length**: episodes follow one another; each begins where the lengths before it end;
+- **by clock**: an episode begins at the frame whose presentation time is its ``from_timestamp``.
+
+Where they agree, or one is ruled out by the others, the answer is sure. Where not, the episode
+gets a problem in words, and reading it is an error. A neighbour's picture is never an answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+
+_STEP_SLACK = 1e-3  # containers round durations to milliseconds: that much per episode
+_FLOAT_SLACK = 2.0**-23  # metadata may have passed through 32-bit floats
+_ON_A_FRAME = 0.25  # of a frame's duration
+
+
+@dataclass(slots=True)
+class Spans:
+    """Where episodes lie in one video.
+
+    Attributes:
+        first: First frame of each episode; -1 where ``problem`` has an entry.
+        problem: What is wrong, by place in the input arrays.
+    """
+
+    first: np.ndarray
+    problem: dict[int, str] = field(default_factory=dict)
+
+
+def resolve_spans(
+    *,
+    length: np.ndarray,
+    from_timestamp: np.ndarray,
+    to_timestamp: np.ndarray | None,
+    seconds: np.ndarray,
+    fps: float,
+) -> Spans:
+    """Translate the episodes of one video into frame numbers.
+
+    Args:
+        length: Rows of each episode.
+        from_timestamp: Where each begins, in seconds.
+        to_timestamp: Where each ends, if the metadata says so.
+        seconds: Presentation time of each of the video's frames.
+        fps: The dataset's frame rate.
+    """
+    spans = Spans(first=np.full(len(length), -1, dtype=np.int64))
+    if len(seconds) == 0:
+        spans.problem = dict.fromkeys(range(len(length)), "the video has no frames")
+        return spans
+    clock = _Clock(seconds, fps, _origin(from_timestamp, seconds))
+    order = np.argsort(from_timestamp, kind="stable").tolist()
+    fills_the_file = int(length.sum()) == len(seconds)
+    chain = _Chain(next_first=0, next_second=float(seconds[0]), links=0)
+    for place in order:
+        begin = float(from_timestamp[place]) + clock.origin
+        frames = int(length[place])
+        first, problem = _first_frame(clock, chain, begin, fills_the_file)
+        if first is None:
+            spans.problem[place] = problem
+            chain = _Chain(next_first=None, next_second=begin, links=0)
+            continue
+        linked = first == chain.next_first
+        chain = _Chain(first + frames, begin + frames / fps, chain.links + 1 if linked else 1)
+        spans.first[place] = first
+        end = None if to_timestamp is None else float(to_timestamp[place]) + clock.origin
+        too_long = _length_problem(clock, first, frames, begin, end)
+        if too_long:
+            spans.problem[place] = too_long
+    _refuse_overlaps(spans, order, length)
+    spans.first[list(spans.problem)] = -1
+    return spans
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    seconds: np.ndarray
+    fps: float
+    origin: float
+
+    def nearest(self, second: float) -> int:
+        after = int(np.searchsorted(self.seconds, second))
+        if after == 0:
+            return 0
+        if after == len(self.seconds):
+            return after - 1
+        closer_before = second - self.seconds[after - 1] <= self.seconds[after] - second
+        return after - 1 if closer_before else after
+
+    def is_on(self, frame: int, second: float) -> bool:
+        gaps = np.diff(self.seconds[max(0, frame - 1) : frame + 2])
+        gap = float(gaps.min()) if len(gaps) else 1 / self.fps
+        slack = min(_ON_A_FRAME * gap + _FLOAT_SLACK * abs(second), 0.49 * gap)
+        return abs(float(self.seconds[frame]) - second) <= slack
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Where the next episode begins if it follows the last one; None after a problem."""
+
+    next_first: int | None
+    next_second: float
+    links: int
+
+    def is_followed_by(self, begin: float, fps: float) -> bool:
+        slack = min(_STEP_SLACK + _FLOAT_SLACK * abs(begin), 0.49 / fps)
+        return self.next_first is not None and abs(begin - self.next_second) <= slack
+
+    def drift(self, begin: float, fps: float) -> float:
+        """How far float seconds may have wandered from the frames by now."""
+        return 0.5 / fps + self.links * (_STEP_SLACK + _FLOAT_SLACK * abs(begin))
+
+
+def _origin(from_timestamp: np.ndarray, seconds: np.ndarray) -> float:
+    """Return what to add to metadata seconds: writers count from 0 or from the first frame."""
+    earliest = float(from_timestamp.min())
+    counts_from_zero = abs(earliest) < abs(earliest - float(seconds[0]))
+    return float(seconds[0]) if counts_from_zero else 0.0
+
+
+def _first_frame(
+    clock: _Clock, chain: _Chain, begin: float, fills_the_file: bool
+) -> tuple[int | None, str]:
+    by_clock = clock.nearest(begin)
+    on_a_frame = clock.is_on(by_clock, begin)
+    said = f"from_timestamp {begin - clock.origin:.6f} s"
+    if chain.is_followed_by(begin, clock.fps):
+        by_length = chain.next_first
+        assert by_length is not None
+        if by_length >= len(clock.seconds):
+            return None, f"{said} lies past the video's {len(clock.seconds)} frames"
+        if by_length == by_clock and on_a_frame:
+            return by_length, ""
+        wandered = abs(float(clock.seconds[by_length]) - begin)
+        if fills_the_file or wandered <= chain.drift(begin, clock.fps):
+            return by_length, ""
+        return None, (
+            f"{said} is frame {by_clock} by the video's clock but frame {by_length} by the "
+            "lengths of the episodes before it"
+        )
+    if on_a_frame:
+        return by_clock, ""
+    return None, (
+        f"{said} falls between frames: the nearest is frame {by_clock} at "
+        f"{clock.seconds[by_clock] - clock.origin:.6f} s, and the episode does not follow on "
+        "the one before it"
+    )
+
+
+def _length_problem(
+    clock: _Clock, first: int, frames: int, begin: float, end: float | None
+) -> str | None:
+    total = len(clock.seconds)
+    stop = first + frames
+    if stop > total:
+        return f"it needs frames {first} to {stop - 1}, the video has {total}"
+    if end is None:
+        return None
+    # Writers are known to be a frame off at the end; more than that is another story.
+    slack = 1.5 / clock.fps + _STEP_SLACK + _FLOAT_SLACK * abs(end)
+    by_rows = abs((end - begin) - frames / clock.fps) <= slack
+    by_video = stop == total or abs(float(clock.seconds[stop]) - end) <= slack
+    if by_rows or by_video:
+        return None
+    claimed = round((end - begin) * clock.fps)
+    return f"from_timestamp to to_timestamp is {claimed} frames, the table has {frames} rows"
+
+
+def _refuse_overlaps(spans: Spans, order: list[int], length: np.ndarray) -> None:
+    placed = [place for place in order if spans.first[place] >= 0]
+    for before, after in itertools.pairwise(placed):
+        stop = int(spans.first[before] + length[before])
+        if stop > spans.first[after]:
+            said = (
+                f"{stop - int(spans.first[after])} frames are claimed by two episodes: one ends "
+                f"before frame {stop}, the next begins at frame {spans.first[after]}"
+            )
+            spans.problem.setdefault(before, said)
+            spans.problem.setdefault(after, said)

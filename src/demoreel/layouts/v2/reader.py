@@ -1,0 +1,139 @@
+"""Reading LeRobot v2.0 and v2.1 where they lie."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demoreel.errors import FrameMismatchError, MetadataError
+from demoreel.layouts.base import Clip, Column
+from demoreel.layouts.rows import ParquetRows, rows_of
+from demoreel.media.video import open_video
+from demoreel.model import Episodes, Info, Stats, Tasks, combine_stats, stats_from_json
+from demoreel.storage.json_files import read_json, read_json_lines
+
+log = logging.getLogger(__name__)
+
+
+class V2Reader:
+    """A v2.0 or v2.1 dataset on this machine's disk: one table and one video per episode."""
+
+    def __init__(self, root: Path, info: Info) -> None:
+        self.root = root
+        self.info = info
+        self.layout = info.version
+        self.tasks = self._read_tasks()
+        self._lines = self._read_episodes()
+        where = str(root / "meta" / "episodes.jsonl")
+        self.episodes = Episodes(
+            np.array([line["episode_index"] for line in self._lines], dtype=np.int64),
+            np.array([line["length"] for line in self._lines], dtype=np.int64),
+            details=self._details,
+            where=where,
+        )
+
+    def _read_tasks(self) -> Tasks:
+        path = self.root / "meta" / "tasks.jsonl"
+        lines = read_json_lines(path)
+        try:
+            return Tasks({int(line["task_index"]): str(line["task"]) for line in lines})
+        except (KeyError, TypeError, ValueError) as error:
+            raise MetadataError(f"A task has no {error}.", file=path) from error
+
+    def _read_episodes(self) -> list[dict[str, Any]]:
+        path = self.root / "meta" / "episodes.jsonl"
+        lines = read_json_lines(path)
+        for number, line in enumerate(lines, 1):
+            for name in ("episode_index", "length"):
+                if not isinstance(line.get(name), int):
+                    raise MetadataError(f"An episode has no {name}.", file=path, line=number)
+        return sorted(lines, key=lambda line: line["episode_index"])
+
+    @cached_property
+    def stats(self) -> Stats | None:
+        """Statistics of the whole dataset: stored (v2.0) or combined from its episodes (v2.1)."""
+        whole = self.root / "meta" / "stats.json"
+        each = self.root / "meta" / "episodes_stats.jsonl"
+        if each.exists():
+            lines = read_json_lines(each)
+            parts = [stats_from_json(line.get("stats"), where=str(each)) for line in lines]
+            return combine_stats(parts)
+        if whole.exists():
+            return stats_from_json(read_json(whole), where=str(whole))
+        log.warning(
+            "%s has no statistics (neither episodes_stats.jsonl nor stats.json); stats is None",
+            self.root,
+        )
+        return None
+
+    @cached_property
+    def _rows(self) -> ParquetRows:
+        status = (self.root / "meta" / "episodes.jsonl").stat()
+        return ParquetRows(
+            self.root,
+            self.info,
+            self.episodes,
+            self.data_file,
+            self.episodes.episode_index,
+            (os.path.realpath(self.root), status.st_mtime_ns, status.st_size),
+        )
+
+    def rows(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
+        """Return columns of these rows, by position in the dataset."""
+        return rows_of(self._rows, self.info, rows, keys)
+
+    def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
+        """Return the encoded pictures of an image camera."""
+        return self._rows.objects(rows, self.info.features[camera])
+
+    def data_file(self, position: int) -> str:
+        """Return the table of the episode at ``position``."""
+        return self.info.data_path.format(**self._numbers(position))
+
+    def video_file(self, position: int, camera: str) -> str:
+        """Return the video of the episode at ``position``."""
+        assert self.info.video_path is not None
+        return self.info.video_path.format(video_key=camera, **self._numbers(position))
+
+    def _numbers(self, position: int) -> dict[str, int]:
+        index = int(self.episodes.episode_index[position])
+        return {"episode_chunk": index // self.info.chunks_size, "episode_index": index}
+
+    def clip(self, position: int, camera: str) -> Clip:
+        """Return the episode's own video; it must hold exactly the episode's frames."""
+        name = self.video_file(position, camera)
+        video = open_video(self.root / name)
+        length = int(self.episodes.length[position])
+        if video.index.frames != length:
+            raise FrameMismatchError(
+                "Metadata and video disagree about the number of frames: which picture belongs "
+                "to which row cannot be told.",
+                hint="leave the episode out with episodes=, or restore the file",
+                dataset=self.root,
+                episode=int(self.episodes.episode_index[position]),
+                camera=camera,
+                file=name,
+                metadata=f"{length} frames",
+                video=f"{video.index.frames} frames",
+            )
+        return Clip(video, 0)
+
+    def _details(self, position: int) -> dict[str, Any]:
+        line = self._lines[position]
+        known = ("episode_index", "length", "tasks")
+        return {
+            "tasks": tuple(line.get("tasks") or ()),
+            "data_file": self.data_file(position),
+            "video_files": {key: self.video_file(position, key) for key in self.info.video_keys},
+            "extra": {name: value for name, value in line.items() if name not in known},
+        }
+
+    def episode_columns(self) -> Mapping[str, np.ndarray]:
+        """Return what v3.0 would have in ``meta/episodes``, by LeRobot's names."""
+        return {"episode_index": self.episodes.episode_index, "length": self.episodes.length}
