@@ -1,0 +1,91 @@
+"""demoreel: record, open, cut, convert, check and play robot demonstrations.
+
+``demoreel.open(path)`` reads LeRobot datasets of any version where they lie. Importing this package
+loads nothing heavy: numpy, Arrow, PyAV and torch come when they are used.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+    from typing import Literal
+
+    from demoreel.read.dataset import Dataset
+    from demoreel.read.windows import Windows
+
+__all__ = ["Dataset", "__version__", "errors", "open"]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    episodes: Iterable[int] | None = None,
+    cameras: Iterable[str] | None = None,
+    image_size: tuple[int, int] | None = None,
+    windows: Windows | None = None,
+    tolerance_s: float = 1e-4,
+    depth_unit: Literal["mm", "m"] = "mm",
+    decode_threads: int | None = None,
+) -> Dataset:
+    """Open a LeRobot dataset (v2.0, v2.1 or v3.0, detected) where it lies.
+
+    Cost: reads the metadata; no table and no video is opened, nothing is written or fetched.
+
+    Args:
+        path: The dataset's folder.
+        episodes: Read only these, by ``episode_index``; samples keep the dataset's order.
+        cameras: Decode only these; the others are left out of the samples.
+        image_size: (height, width) to scale pictures to, while their colours are converted.
+        windows: For a feature, which neighbours of a frame belong to its sample: integers are
+            frames, floats are seconds. Windows clamp at the episode's edges, and a ``KEY_is_pad``
+            mask says where.
+        tolerance_s: How far window seconds may lie from a frame.
+        depth_unit: Unit of depth pictures.
+        decode_threads: Threads that decode; by default every core in a main process and one in
+            a DataLoader worker.
+
+    Raises:
+        DatasetNotFoundError: There is no dataset at ``path``.
+        MetadataError: Its metadata are broken, unsafe, of an unknown version, or name no episode.
+        UnknownKeyError: A camera or a window's key does not exist.
+        OutOfRangeError: An episode does not exist.
+        ArgumentError: Another argument makes no sense.
+    """
+    from demoreel.read.dataset import Dataset
+
+    return Dataset(
+        path,
+        episodes=episodes,
+        cameras=cameras,
+        image_size=image_size,
+        windows=windows,
+        tolerance_s=tolerance_s,
+        depth_unit=depth_unit,
+        decode_threads=decode_threads,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Dataset":
+        from demoreel.read.dataset import Dataset
+
+        return Dataset
+    if name == "errors":
+        import importlib
+
+        return importlib.import_module("demoreel.errors")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("demoreel")
+    raise AttributeError(f"module 'demoreel' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""From frame numbers to samples: windows, batch planning, decode scheduling. numpy only."""

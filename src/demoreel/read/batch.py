@@ -1,0 +1,111 @@
+"""One batch: a take of rows, a plan of pictures, one round of decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from demoreel.layouts.base import Column, Reader
+from demoreel.model.depth import DepthUnit
+from demoreel.read.pictures import Allocate, Camera, Size
+from demoreel.read.pool import DecodePool, Job
+from demoreel.read.windows import Expanded, expand
+
+Batch = dict[str, Column]
+"""Feature key -> a column with one entry per sample."""
+
+
+class BatchReader:
+    """Turns positions in the dataset into batches.
+
+    Args:
+        reader: The dataset's layout.
+        cameras: Cameras to decode; the others are left out of the samples.
+        offsets: Frame offsets by feature key.
+        size: Height and width to scale pictures to.
+        depth_unit: Unit of depth pictures.
+        threads: Decoding threads; None chooses.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        cameras: Sequence[str],
+        offsets: Mapping[str, np.ndarray],
+        size: Size | None,
+        depth_unit: DepthUnit,
+        threads: int | None,
+    ) -> None:
+        self._reader = reader
+        self._offsets = dict(offsets)
+        features = reader.info.features
+        self._cameras = {key: Camera(reader, features[key], size, depth_unit) for key in cameras}
+        self._columns = [key for key, f in features.items() if not f.is_camera]
+        videos = [key for key in cameras if features[key].is_video]
+        rest = [key for key in features if key not in videos]
+        self._order = videos + [k for k in rest if k in self._cameras or k in self._columns]
+        self.pool = DecodePool(threads)
+
+    def read(self, rows: np.ndarray, *, allocate: Allocate = np.empty) -> Batch:
+        """Return the samples at these positions.
+
+        Args:
+            rows: Positions in the dataset.
+            allocate: Makes the arrays that pictures are decoded into.
+        """
+        episodes = self._reader.episodes
+        positions = episodes.positions_of_rows(rows)
+        start, stop = episodes.start[positions], episodes.start[positions + 1]
+        windows = {key: expand(rows, offs, start, stop) for key, offs in self._offsets.items()}
+        values: dict[str, Column] = self._rows(rows, windows)
+        jobs: list[Job] = []
+        for key, camera in self._cameras.items():
+            wanted = windows[key].rows.reshape(-1) if key in windows else rows
+            pictures, more = camera.plan(wanted, allocate)
+            if key in windows:
+                pictures = pictures.reshape(*windows[key].rows.shape, *pictures.shape[1:])
+            values[key] = pictures
+            jobs += more
+        self.pool.run(jobs)
+        batch: Batch = {key: values[key] for key in self._order}
+        batch.update({f"{key}_is_pad": window.is_pad for key, window in windows.items()})
+        tasks = values.get("task_index")
+        if isinstance(tasks, np.ndarray):
+            now = self._now(tasks, windows.get("task_index"))
+            batch["task"] = self._reader.tasks.texts(now)
+        return batch
+
+    def _rows(self, rows: np.ndarray, windows: Mapping[str, Expanded]) -> dict[str, Column]:
+        plain = [key for key in self._columns if key not in windows]
+        values = self._reader.rows(rows, plain)
+        for key in self._columns:
+            if key in windows:
+                wanted = windows[key].rows
+                column = self._reader.rows(wanted.reshape(-1), [key])[key]
+                values[key] = _folded(column, wanted.shape)
+        return values
+
+    def _now(self, tasks: np.ndarray, window: Expanded | None) -> np.ndarray:
+        """Return each sample's task; of a window of tasks, the one nearest to now."""
+        if window is None:
+            return tasks
+        offsets = self._offsets["task_index"]
+        return tasks[:, int(np.argmin(np.abs(offsets)))]
+
+
+def _folded(column: Column, shape: tuple[int, ...]) -> Column:
+    if isinstance(column, np.ndarray):
+        return column.reshape(*shape, *column.shape[1:])
+    samples, offsets = shape
+    return [column[at * offsets : (at + 1) * offsets] for at in range(samples)]
+
+
+def sample_of(batch: Batch, place: int) -> dict[str, Any]:
+    """Return one sample of a batch; numbers stay arrays, also single ones."""
+    return {
+        key: np.asarray(column[place]) if isinstance(column, np.ndarray) else column[place]
+        for key, column in batch.items()
+    }

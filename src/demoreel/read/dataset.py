@@ -1,0 +1,272 @@
+"""The dataset as a user meets it: a thin face over layouts and batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from demoreel.errors import ArgumentError, OutOfRangeError, UnknownKeyError, nearest
+from demoreel.layouts.base import Reader
+from demoreel.layouts.detect import open_reader
+from demoreel.model import Episodes, Feature, Info, Stats, Tasks
+from demoreel.model.depth import DepthUnit
+from demoreel.read.batch import Batch, BatchReader, sample_of
+from demoreel.read.episode import EpisodeView
+from demoreel.read.memory import Recycler
+from demoreel.read.pictures import Allocate, Size
+from demoreel.read.windows import Windows, frame_offsets
+
+
+class Dataset:
+    """A dataset opened in place; made by ``demoreel.open``.
+
+    Behaves like a sequence of samples. A sample is a dict of numpy arrays: pictures are
+    (channels, height, width), uint8; a window adds a leading axis and a ``KEY_is_pad`` mask. Text,
+    language and the ``task`` are Python values.
+
+    Pickling moves the arguments of ``open``, not the data; every process opens files of its own.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        episodes: Iterable[int] | None = None,
+        cameras: Iterable[str] | None = None,
+        image_size: Size | None = None,
+        windows: Windows | None = None,
+        tolerance_s: float = 1e-4,
+        depth_unit: DepthUnit = "mm",
+        decode_threads: int | None = None,
+    ) -> None:
+        # Iterables are listed first: pickling must be able to hand them on.
+        self._arguments: dict[str, Any] = {
+            "root": str(root),
+            "episodes": None if episodes is None else [int(number) for number in episodes],
+            "cameras": None if cameras is None else _listed(cameras),
+            "image_size": image_size,
+            "windows": {key: list(values) for key, values in (windows or {}).items()},
+            "tolerance_s": tolerance_s,
+            "depth_unit": depth_unit,
+            "decode_threads": decode_threads,
+        }
+        self._open()
+
+    def _open(self) -> None:
+        args = self._arguments
+        self.root = Path(args["root"])
+        self._reader = open_reader(self.root)
+        self.cameras = self._chosen_cameras(args["cameras"])
+        self._selected = self._chosen_episodes(args["episodes"])
+        self.offsets = frame_offsets(
+            args["windows"],
+            known=self._window_keys(),
+            fps=self.fps,
+            tolerance_s=args["tolerance_s"],
+        )
+        self.memory = Recycler()
+        self._batches = BatchReader(
+            self._reader,
+            cameras=self.cameras,
+            offsets=self.offsets,
+            size=_checked_size(args["image_size"]),
+            depth_unit=_checked_unit(args["depth_unit"]),
+            threads=_checked_threads(args["decode_threads"]),
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self._arguments
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._arguments = state
+        self._open()
+
+    def _chosen_cameras(self, wanted: list[str] | None) -> tuple[str, ...]:
+        known = self.info.cameras
+        if wanted is None:
+            return known
+        for key in wanted:
+            if key not in known:
+                raise UnknownKeyError(
+                    f"There is no camera {key!r}.", hint=nearest(key, known), dataset=self.root
+                )
+        return tuple(key for key in known if key in wanted)
+
+    def _chosen_episodes(self, wanted: list[int] | None) -> np.ndarray | None:
+        """Return positions of the chosen episodes, in the dataset's order."""
+        if wanted is None:
+            return None
+        if not wanted:
+            raise ArgumentError("episodes= is empty.", hint="leave it out to read all")
+        every = self._reader.episodes
+        return np.unique(np.array([every.position_of(number) for number in wanted]))
+
+    def _window_keys(self) -> list[str]:
+        features = self.info.features
+        return [key for key, f in features.items() if not f.is_camera or key in self.cameras]
+
+    @property
+    def info(self) -> Info:
+        """What ``meta/info.json`` says."""
+        return self._reader.info
+
+    @property
+    def features(self) -> Mapping[str, Feature]:
+        """Every feature by key."""
+        return self.info.features
+
+    @property
+    def layout(self) -> str:
+        """How the dataset lies on disk, e.g. ``v3.0``."""
+        return self._reader.layout
+
+    @property
+    def fps(self) -> float:
+        """Frames per second."""
+        return self.info.fps
+
+    @property
+    def tasks(self) -> Tasks:
+        """Task texts by index."""
+        return self._reader.tasks
+
+    @property
+    def stats(self) -> Stats | None:
+        """Statistics of the whole dataset as stored, or None."""
+        return self._reader.stats
+
+    @property
+    def reader(self) -> Reader:
+        """The layout underneath, for tools that need more than samples."""
+        return self._reader
+
+    @cached_property
+    def episodes(self) -> Episodes:
+        """The chosen episodes; ``start`` and ``stop`` count in this selection."""
+        every = self._reader.episodes
+        if self._selected is None:
+            return every
+        selected = self._selected
+        return Episodes(
+            every.episode_index[selected],
+            every.length[selected],
+            details=lambda place: _details(every, int(selected[place])),
+            where=str(self.root),
+        )
+
+    def __len__(self) -> int:
+        return self.episodes.total_frames
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Batch: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | Batch:
+        """Return the sample at ``index``, or the batch of a slice.
+
+        Raises:
+            OutOfRangeError: There is no such frame.
+        """
+        if isinstance(index, slice):
+            return self.batch(range(*index.indices(len(self))))
+        return sample_of(self.batch([index]), 0)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[index] for index in range(len(self)))
+
+    def batch(
+        self, indices: Iterable[int] | np.ndarray, *, allocate: Allocate | None = None
+    ) -> Batch:
+        """Return many samples at once, each key with a leading axis.
+
+        Cost: one take of rows; each picture is decoded once, also if several samples want it;
+        stretches of video decode on ``decode_threads`` threads.
+
+        Args:
+            indices: Frame numbers in this dataset; negative ones count from the end.
+            allocate: Makes the arrays that pictures are decoded into; by default, memory of
+                batches that have been dropped serves again.
+
+        Raises:
+            OutOfRangeError: An index is out of range.
+        """
+        return self._batches.read(self.rows_of(indices), allocate=allocate or self.memory)
+
+    def rows_of(self, indices: Iterable[int] | np.ndarray) -> np.ndarray:
+        """Translate this dataset's frame numbers into positions in the layout."""
+        numbers = _as_numbers(indices)
+        total = len(self)
+        wrong = (numbers < -total) | (numbers >= total)
+        if wrong.any():
+            raise OutOfRangeError(
+                f"There is no frame {int(numbers[wrong][0])}.",
+                hint=f"the dataset has {total} frames"
+                + ("" if self._selected is None else " in the chosen episodes"),
+                dataset=self.root,
+            )
+        numbers = np.where(numbers < 0, numbers + total, numbers)
+        if self._selected is None:
+            return numbers
+        place = self.episodes.positions_of_rows(numbers)
+        first = self._reader.episodes.start[self._selected[place]]
+        return np.asarray(first + numbers - self.episodes.start[place])
+
+    def episode(self, number: int) -> EpisodeView:
+        """Return one episode by its ``episode_index``.
+
+        Raises:
+            OutOfRangeError: There is no such episode, or it was not chosen.
+        """
+        self.episodes.position_of(number)
+        every = self._reader.episodes
+        return EpisodeView(self._reader, every.position_of(number), self._batches.pool)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Dataset {self.root.name}: {self.layout}, {len(self.episodes)} episodes, "
+            f"{len(self)} frames, {self.fps:g} fps, {len(self.cameras)} cameras>"
+        )
+
+
+def _details(every: Episodes, position: int) -> dict[str, Any]:
+    episode = every[position]
+    names = ("tasks", "data_file", "video_files", "extra")
+    return {name: getattr(episode, name) for name in names}
+
+
+def _listed(keys: Iterable[str]) -> list[str]:
+    return [keys] if isinstance(keys, str) else list(keys)
+
+
+def _as_numbers(indices: Iterable[int] | np.ndarray) -> np.ndarray:
+    array = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices))
+    if array.size == 0:
+        raise ArgumentError("A batch of no frames was asked for.")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ArgumentError(f"Frame numbers must be integers, not {array.dtype}.")
+    return array.astype(np.int64)
+
+
+def _checked_size(size: Size | None) -> Size | None:
+    if size is None:
+        return None
+    if len(size) != 2 or not all(isinstance(s, (int, np.integer)) and s > 0 for s in size):
+        raise ArgumentError(f"image_size must be (height, width) in pixels, not {size!r}.")
+    return (int(size[0]), int(size[1]))
+
+
+def _checked_unit(unit: DepthUnit) -> DepthUnit:
+    if unit not in ("mm", "m"):
+        raise ArgumentError(f"depth_unit must be 'mm' or 'm', not {unit!r}.")
+    return unit
+
+
+def _checked_threads(threads: int | None) -> int | None:
+    if threads is not None and threads < 1:
+        raise ArgumentError(f"decode_threads must be at least 1, not {threads}.")
+    return threads

@@ -1,0 +1,109 @@
+"""One episode: whole columns, and its pictures one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from demoreel.errors import ArgumentError, UnknownKeyError, nearest
+from demoreel.layouts.base import Column, Reader
+from demoreel.media.decode import group_frames
+from demoreel.model import Episode
+from demoreel.read.pictures import Camera
+from demoreel.read.pool import DecodePool
+
+_FRAMES_AT_ONCE = 64
+
+
+class EpisodeView:
+    """One episode of a dataset; made by ``Dataset.episode``."""
+
+    def __init__(self, reader: Reader, position: int, pool: DecodePool) -> None:
+        self._reader = reader
+        self._position = position
+        self._pool = pool
+
+    @property
+    def meta(self) -> Episode:
+        """Its metadata: index, length, tasks, files."""
+        return self._reader.episodes[self._position]
+
+    def __len__(self) -> int:
+        return int(self._reader.episodes.length[self._position])
+
+    def column(self, key: str) -> Column:
+        """Return a whole column: an array of (frames, ...), or a list for text and language.
+
+        Never opens a video.
+
+        Raises:
+            UnknownKeyError: There is no such column.
+        """
+        features = self._reader.info.features
+        columns = [name for name, feature in features.items() if not feature.is_camera]
+        if key not in columns:
+            hint = nearest(key, columns)
+            if key in features:
+                hint = f"{key!r} is a camera: use frames({key!r})"
+            raise UnknownKeyError(f"There is no column {key!r}.", hint=hint)
+        return self._reader.rows(self._rows(0, len(self)), [key])[key]
+
+    def frames(self, camera: str, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray]:
+        """Iterate over a camera's pictures in order: (height, width, 3), uint8.
+
+        Depth cameras give (height, width) float32 in millimetres. Memory stays bounded: about 64
+        pictures are decoded at a time, or one group of pictures where that is larger.
+
+        Args:
+            camera: The camera's key.
+            start: First frame.
+            stop: One past the last frame; None is the end.
+
+        Raises:
+            UnknownKeyError: There is no such camera.
+            ArgumentError: The stretch is not inside the episode.
+        """
+        features = self._reader.info.features
+        if camera not in self._reader.info.cameras:
+            raise UnknownKeyError(
+                f"There is no camera {camera!r}.", hint=nearest(camera, self._reader.info.cameras)
+            )
+        end = len(self) if stop is None else stop
+        if not 0 <= start <= end <= len(self):
+            raise ArgumentError(f"Frames {start} to {end} are not inside {len(self)} frames.")
+        return self._pictures(Camera(self._reader, features[camera], None, "mm"), start, end)
+
+    def _pictures(self, camera: Camera, start: int, stop: int) -> Iterator[np.ndarray]:
+        for rows in self._portions(camera, start, stop):
+            out, jobs = camera.plan(rows, np.empty)
+            self._pool.run(jobs)
+            for picture in out:
+                yield picture[0] if camera.feature.is_depth else picture.transpose(1, 2, 0)
+
+    def _portions(self, camera: Camera, start: int, stop: int) -> Iterator[np.ndarray]:
+        """Cut the rows into portions that end where groups of pictures end."""
+        rows = self._rows(start, stop)
+        if not camera.feature.is_video:
+            for at in range(0, len(rows), _FRAMES_AT_ONCE):
+                yield rows[at : at + _FRAMES_AT_ONCE]
+            return
+        if len(rows) == 0:
+            return
+        clip = self._reader.clip(self._position, camera.feature.key)
+        portion: list[int] = []
+        for group in group_frames(clip.video.index, np.arange(start, stop) + clip.first):
+            portion += group
+            if len(portion) >= _FRAMES_AT_ONCE:
+                yield self._rows_of_frames(portion, clip.first)
+                portion = []
+        if portion:
+            yield self._rows_of_frames(portion, clip.first)
+
+    def _rows_of_frames(self, frames: list[int], first: int) -> np.ndarray:
+        begin = int(self._reader.episodes.start[self._position])
+        return np.sort(np.array(frames, dtype=np.int64)) - first + begin
+
+    def _rows(self, start: int, stop: int) -> np.ndarray:
+        begin = int(self._reader.episodes.start[self._position])
+        return np.arange(begin + start, begin + stop, dtype=np.int64)

@@ -1,0 +1,235 @@
+"""Pictures of a batch: frames deduplicated, grouped by where decoding begins, decoded once each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from demoreel.errors import DemoreelError, PictureError, VideoError
+from demoreel.layouts.base import Reader
+from demoreel.media.colour import depth_codes
+from demoreel.media.decode import Decoder, Stretch, group_frames
+from demoreel.media.depth import depth_table
+from demoreel.media.pictures import decode_depth_picture, decode_picture
+from demoreel.media.video import Video
+from demoreel.model import Feature
+from demoreel.model.depth import DepthUnit
+from demoreel.read.pool import Job
+
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+"""Makes an uninitialised array: plain memory, or memory that a torch tensor shares."""
+
+Size = tuple[int, int]
+
+
+class Camera:
+    """Plans and decodes the pictures of one camera.
+
+    Args:
+        reader: The dataset's layout.
+        feature: The camera.
+        size: Height and width to scale to; None keeps them.
+        depth_unit: Unit of depth pictures.
+    """
+
+    def __init__(
+        self, reader: Reader, feature: Feature, size: Size | None, depth_unit: DepthUnit
+    ) -> None:
+        self._reader = reader
+        self.feature = feature
+        self._size = size
+        self._unit = depth_unit
+        code = feature.depth_code
+        self._depth = depth_table(code, unit=depth_unit) if code and feature.is_video else None
+
+    def plan(self, rows: np.ndarray, allocate: Allocate) -> tuple[np.ndarray, list[Job]]:
+        """Return the array for these rows' pictures, and the jobs that fill it.
+
+        The array is (rows, channels, height, width). A picture that several rows share is decoded
+        once.
+        """
+        unique, places = np.unique(rows, return_inverse=True)
+        firsts = np.full(len(unique), -1)
+        firsts[places[::-1]] = np.arange(len(rows))[::-1]
+        jobs = (self._video_jobs if self.feature.is_video else self._image_jobs)(unique, firsts)
+        out = allocate((len(rows), *self._shape(jobs)), self._dtype)
+        copies = _copies(places, firsts)
+        return out, [_bind(job, out, copies) for job in jobs]
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32 if self.feature.is_depth else np.uint8)
+
+    def _shape(self, jobs: list[_Pictures]) -> tuple[int, int, int]:
+        channels = 1 if self.feature.is_depth else 3
+        if self._size is not None:
+            return (channels, *self._size)
+        height, width = jobs[0].size
+        return (channels, height, width)
+
+    def _video_jobs(self, rows: np.ndarray, targets: np.ndarray) -> list[_Pictures]:
+        episodes = self._reader.episodes
+        positions = episodes.positions_of_rows(rows)
+        videos: dict[str, tuple[Video, list[np.ndarray], list[np.ndarray]]] = {}
+        cuts = np.flatnonzero(np.diff(positions)) + 1  # rows ascend, so episodes do too
+        for part, part_targets in zip(np.split(rows, cuts), np.split(targets, cuts), strict=True):
+            position = int(episodes.positions_of_rows(part[:1])[0])
+            clip = self._reader.clip(position, self.feature.key)
+            frames = part - int(episodes.start[position]) + clip.first
+            entry = videos.setdefault(clip.video.name, (clip.video, [], []))
+            entry[1].append(frames)
+            entry[2].append(part_targets)
+        jobs: list[_Pictures] = []
+        for video, frame_parts, target_parts in videos.values():
+            wanted = np.concatenate(frame_parts)
+            target_of = dict(
+                zip(wanted.tolist(), np.concatenate(target_parts).tolist(), strict=True)
+            )
+            for group in group_frames(video.index, np.unique(wanted)):
+                stretch = Stretch(video.index, video.file, video.name, group)
+                jobs.append(_VideoPictures(self, stretch, target_of))
+        return jobs
+
+    def _image_jobs(self, rows: np.ndarray, targets: np.ndarray) -> list[_Pictures]:
+        encoded = self._reader.encoded(rows, self.feature.key)
+        return [
+            _EncodedPicture(self, int(row), data, int(target))
+            for row, data, target in zip(rows, encoded, targets, strict=True)
+        ]
+
+    def paint(self, decoder: Decoder, frame: Any, out: np.ndarray) -> None:
+        """Write one decoded video frame into its place."""
+        if self._depth is None:
+            decoder.painter.paint(frame, out)
+            return
+        codes = depth_codes(frame)
+        if codes.shape != out.shape[1:]:
+            codes = _nearest(codes, out.shape[1], out.shape[2])
+        np.take(self._depth, codes, out=out[0], mode="clip")
+
+    def paint_encoded(self, row: int, data: bytes, out: np.ndarray) -> None:
+        """Write one encoded picture into its place."""
+        picture = self.decoded(row, data)
+        if picture.shape != out.shape:
+            raise self._error(
+                row, f"A picture is {picture.shape[1:]} where {out.shape[1:]} was expected."
+            )
+        out[...] = picture
+
+    def decoded(self, row: int, data: bytes) -> np.ndarray:
+        """Decode an encoded picture to (channels, height, width)."""
+        try:
+            if not self.feature.is_depth:
+                return decode_picture(data, size=self._size).transpose(2, 0, 1)
+            depth = decode_depth_picture(data, size=self._size)
+        except PictureError as error:
+            raise self._error(row, error.what) from error
+        stored = self.feature.info.get("depth_unit")
+        if stored is not None and stored != self._unit:
+            depth *= np.float32(1000.0 if stored == "m" else 0.001)
+        return depth[None]
+
+    def _error(self, row: int, what: str) -> PictureError:
+        episodes = self._reader.episodes
+        position = int(episodes.positions_of_rows(np.array([row]))[0])
+        return PictureError(
+            what,
+            hint="restore the table from a copy, or leave the episode out with episodes=",
+            dataset=self._reader.root,
+            episode=int(episodes.episode_index[position]),
+            frame=row - int(episodes.start[position]),
+            camera=self.feature.key,
+            file=self._reader.data_file(position),
+        )
+
+    def located(self, error: VideoError) -> DemoreelError:
+        """Return the error with the dataset and the camera added."""
+        where = {"dataset": self._reader.root, "camera": self.feature.key, **error.where}
+        return type(error)(error.what, hint=error.hint, **where)
+
+
+class _VideoPictures:
+    """A stretch of video to decode, and where its frames go."""
+
+    __slots__ = ("_camera", "_stretch", "_targets")
+
+    def __init__(self, camera: Camera, stretch: Stretch, targets: dict[int, int]) -> None:
+        self._camera = camera
+        self._stretch = stretch
+        self._targets = targets
+
+    @property
+    def size(self) -> Size:
+        codec = self._stretch.index.codec
+        return (codec.height, codec.width)
+
+    def fill(self, decoder: Decoder, out: np.ndarray) -> list[int]:
+        filled = []
+        try:
+            for number, frame in decoder.frames(self._stretch):
+                target = self._targets[number]
+                if self._camera._size is None and (frame.height, frame.width) != out.shape[2:]:
+                    raise VideoError(
+                        f"A picture is {frame.height}x{frame.width} where "
+                        f"{out.shape[2]}x{out.shape[3]} was expected: this camera's videos differ "
+                        "in size.",
+                        hint="pass image_size= to bring them to one size",
+                        file=self._stretch.name,
+                        frame=number,
+                    )
+                self._camera.paint(decoder, frame, out[target])
+                filled.append(target)
+        except VideoError as error:
+            raise self._camera.located(error) from error
+        return filled
+
+
+class _EncodedPicture:
+    """An encoded picture from a table, and where it goes."""
+
+    __slots__ = ("_camera", "_data", "_row", "_target")
+
+    def __init__(self, camera: Camera, row: int, data: bytes, target: int) -> None:
+        self._camera = camera
+        self._row = row
+        self._data = data
+        self._target = target
+
+    @property
+    def size(self) -> Size:
+        _, height, width = self._camera.decoded(self._row, self._data).shape
+        return (height, width)
+
+    def fill(self, decoder: Decoder, out: np.ndarray) -> list[int]:
+        self._camera.paint_encoded(self._row, self._data, out[self._target])
+        return [self._target]
+
+
+_Pictures = _VideoPictures | _EncodedPicture
+
+
+def _bind(job: _Pictures, out: np.ndarray, copies: dict[int, list[int]]) -> Job:
+    def run(decoder: Decoder) -> None:
+        for target in job.fill(decoder, out):
+            for other in copies.get(target, ()):
+                out[other] = out[target]
+
+    return run
+
+
+def _copies(places: np.ndarray, firsts: np.ndarray) -> dict[int, list[int]]:
+    """Return, for the first place of each picture, the other places that want it too."""
+    copies: dict[int, list[int]] = {}
+    if len(firsts) < len(places):
+        for place, first in enumerate(firsts[places].tolist()):
+            if place != first:
+                copies.setdefault(first, []).append(place)
+    return copies
+
+
+def _nearest(codes: np.ndarray, height: int, width: int) -> np.ndarray:
+    rows = (np.arange(height) + 0.5) * codes.shape[0] / height
+    columns = (np.arange(width) + 0.5) * codes.shape[1] / width
+    return np.asarray(codes[rows.astype(np.intp)[:, None], columns.astype(np.intp)])

@@ -1,0 +1,102 @@
+"""Decoding on several threads.
+
+Codecs and swscale release the GIL, so threads scale. Each thread has its own decoder. A forked
+worker inherits no threads: the pool notices and starts its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from demoreel.media.decode import Decoder
+
+Job = Callable[[Decoder], None]
+
+
+class DecodePool:
+    """Runs jobs, each with the decoder of the thread that runs it.
+
+    Args:
+        threads: How many at once; None is every core in a main process, one in a DataLoader worker.
+    """
+
+    def __init__(self, threads: int | None) -> None:
+        self._wanted = threads
+        self._process: int | None = None
+        self._renew()
+
+    def _renew(self) -> None:
+        self._process = os.getpid()
+        self.threads = self._wanted or default_threads()
+        self._local = threading.local()
+        self._executor: ThreadPoolExecutor | None = None
+
+    def run(self, jobs: Iterable[Job]) -> None:
+        """Run all jobs; the calling thread helps. The first error is raised, after all stopped."""
+        if self._process != os.getpid():
+            self._renew()
+        work = list(jobs)
+        helpers = min(self.threads, len(work)) - 1
+        queue = iter(work)
+        if helpers <= 0:
+            self._drain(queue)
+            return
+        shared = _Shared(queue)
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="demoreel")
+        futures = [self._executor.submit(self._drain, shared) for _ in range(helpers)]
+        try:
+            self._drain(shared)
+        finally:
+            shared.stop()
+            # Helpers write into the caller's arrays: never return while one still does.
+            errors = [future.exception() for future in futures]
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def _drain(self, jobs: Iterator[Job]) -> None:
+        decoder = self.decoder
+        for job in jobs:
+            job(decoder)
+
+    @property
+    def decoder(self) -> Decoder:
+        """The calling thread's decoder."""
+        decoder = getattr(self._local, "decoder", None)
+        if decoder is None:
+            decoder = self._local.decoder = Decoder()
+        assert isinstance(decoder, Decoder)
+        return decoder
+
+
+class _Shared(Iterator[Job]):
+    """An iterator that several threads draw from."""
+
+    def __init__(self, jobs: Iterator[Job]) -> None:
+        self._jobs = jobs
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def __next__(self) -> Job:
+        with self._lock:
+            if self._stopped:
+                raise StopIteration
+            return next(self._jobs)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+
+def default_threads() -> int:
+    """Return every usable core in a main process, one in a DataLoader worker."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and data.get_worker_info() is not None:
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,229 @@
+"""``LeRobotDataset`` with the constructor and the items that LeRobot users know."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from demoreel.errors import ArgumentError
+from demoreel.read.dataset import Dataset
+from demoreel.torch.collate import Allocator, cut_samples
+from demoreel.torch.home import local_root
+from demoreel.torch.metadata import LeRobotDatasetMetadata
+
+Transform = Callable[[torch.Tensor], torch.Tensor]
+
+
+class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
+    """A dataset on this machine, v2.0, v2.1 or v3.0, with lerobot 0.6.1's items.
+
+    Items have lerobot's keys, dtypes, shapes and values: numbers as float32, int64 or bool,
+    pictures as (channels, height, width), float32 in 0..1 or uint8, depth as float32, windows with
+    a leading axis and a ``KEY_is_pad`` mask, and the ``task``. ``DataLoader`` fetches whole batches
+    at once.
+
+    Args:
+        repo_id: ``me/my_task``; names the folder under ``HF_LEROBOT_HOME`` if ``root`` is None.
+        root: The dataset's folder.
+        episodes: Read only these; items keep the dataset's order.
+        image_transforms: Applied to each picture (or window of pictures), depth excepted.
+        delta_timestamps: Windows in seconds, by feature; multiples of 1/fps within ``tolerance_s``.
+        tolerance_s: See ``delta_timestamps``. It never decides which picture an item gets: frames
+            are found by number.
+        revision: A snapshot's revision, where several have been downloaded.
+        force_cache_sync: Refused: nothing here asks the network.
+        download_videos: Accepted for compatibility; nothing is downloaded.
+        video_backend: Accepted for compatibility; videos are decoded from their packets.
+        return_uint8: Give video pictures as uint8. Image cameras stay float32, as in lerobot.
+        episode_filter: Keep the episodes whose metadata row satisfies this.
+        depth_output_unit: Unit of depth pictures.
+        cameras: Decode only these; the others are left out of the items.
+        image_size: (height, width) to scale pictures to.
+        decode_threads: By default every core in a main process and one in a DataLoader worker.
+
+    Raises:
+        DatasetNotFoundError: The dataset is not on this machine.
+        ArgumentError: ``delta_timestamps`` are off the grid (all are listed), and the like.
+    """
+
+    def __init__(
+        self,
+        repo_id: str,
+        root: str | os.PathLike[str] | None = None,
+        episodes: Sequence[int] | None = None,
+        image_transforms: Transform | None = None,
+        delta_timestamps: dict[str, list[float]] | None = None,
+        tolerance_s: float = 1e-4,
+        revision: str | None = None,
+        force_cache_sync: bool = False,
+        download_videos: bool = True,
+        video_backend: str | None = None,
+        return_uint8: bool = False,
+        *,
+        episode_filter: Callable[[dict[str, Any]], bool] | None = None,
+        depth_output_unit: Literal["mm", "m"] = "mm",
+        cameras: Sequence[str] | None = None,
+        image_size: tuple[int, int] | None = None,
+        decode_threads: int | None = None,
+    ) -> None:
+        if force_cache_sync:
+            raise ArgumentError(
+                "force_cache_sync=True asks for the network; datasets are read where they lie.",
+                hint="fetch the dataset anew, or leave force_cache_sync out",
+            )
+        self.repo_id = repo_id
+        self.root = local_root(repo_id, None if root is None else Path(root), revision)
+        if episode_filter is not None:
+            episodes = self._filtered(episode_filter, episodes, revision)
+        self.episodes = None if episodes is None else list(episodes)
+        self.delta_timestamps = delta_timestamps
+        self.tolerance_s = tolerance_s
+        self.set_image_transforms(image_transforms)
+        self._return_uint8 = return_uint8
+        self._revision = revision
+        self._depth_unit = depth_output_unit
+        self.reader = Dataset(
+            self.root,
+            episodes=self.episodes,
+            cameras=cameras,
+            image_size=image_size,
+            windows=_seconds(delta_timestamps),
+            tolerance_s=tolerance_s,
+            depth_unit=depth_output_unit,
+            decode_threads=decode_threads,
+        )
+        self._describe()
+
+    def _filtered(
+        self,
+        keep: Callable[[dict[str, Any]], bool],
+        episodes: Sequence[int] | None,
+        revision: str | None,
+    ) -> list[int]:
+        meta = LeRobotDatasetMetadata(self.repo_id, self.root, revision)
+        chosen = meta.filter_episodes(keep, None if episodes is None else list(episodes))
+        if not chosen:
+            raise ArgumentError("episode_filter keeps no episode.", dataset=self.root)
+        return chosen
+
+    def _describe(self) -> None:
+        self.meta = LeRobotDatasetMetadata(
+            self.repo_id, self.root, self._revision, reader=self.reader.reader
+        )
+        self.meta.rescale_depth_stats(self._depth_unit)
+        self.revision = self.meta.revision
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["meta"]  # every process reads the metadata itself
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._describe()
+
+    @property
+    def fps(self) -> float:
+        """Frames per second."""
+        return self.meta.fps
+
+    @property
+    def features(self) -> dict[str, dict[str, Any]]:
+        """Every feature's entry in ``info.json``."""
+        return self.meta.features
+
+    @property
+    def num_frames(self) -> int:
+        """Frames in the chosen episodes."""
+        return len(self.reader)
+
+    @property
+    def num_episodes(self) -> int:
+        """Chosen episodes."""
+        return len(self.reader.episodes)
+
+    @property
+    def delta_indices(self) -> dict[str, list[int]] | None:
+        """Windows in frames."""
+        if self.delta_timestamps is None:
+            return None
+        return {key: offsets.tolist() for key, offsets in self.reader.offsets.items()}
+
+    def set_image_transforms(self, image_transforms: Transform | None) -> None:
+        """Apply this to pictures from now on."""
+        if image_transforms is not None and not callable(image_transforms):
+            raise TypeError("image_transforms must be callable or None.")
+        self.image_transforms = image_transforms
+
+    def clear_image_transforms(self) -> None:
+        """Hand pictures out as they are."""
+        self.image_transforms = None
+
+    def __len__(self) -> int:
+        return self.num_frames
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return one item."""
+        return dict(self.__getitems__([index])[0])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return many items; ``DataLoader`` calls this with a whole batch.
+
+        Planned once: one take of rows, each picture decoded once. torch's ``default_collate`` then
+        gets the batch as it was decoded, without a copy.
+        """
+        batch = self.read_batch(indices)
+        items = cut_samples(batch, len(indices))
+        if self.image_transforms is not None:
+            for item in items:
+                for key in self.reader.cameras:
+                    if key not in self.meta.depth_keys:
+                        item[key] = self.image_transforms(item[key])
+        return items
+
+    def read_batch(self, indices: Sequence[int]) -> dict[str, Any]:
+        """Return a batch as tensors with a leading axis, before ``image_transforms``."""
+        allocate = Allocator(self.reader.memory)
+        batch = self.reader.batch(indices, allocate=allocate)
+        return {key: self._tensor(key, column, allocate) for key, column in batch.items()}
+
+    def _tensor(self, key: str, column: np.ndarray | list[Any], allocate: Allocator) -> Any:
+        if isinstance(column, list):
+            return column
+        feature = self.reader.features.get(key)
+        if feature is None or not feature.is_camera:
+            return torch.from_numpy(_as_lerobot_numbers(column))
+        tensor = allocate.tensor(column)
+        if feature.is_video and tensor.ndim == 5 and tensor.shape[1] == 1:
+            tensor = tensor.squeeze(1)  # lerobot drops the axis of a window of one video frame
+        if feature.is_depth or (feature.is_video and self._return_uint8):
+            return tensor
+        unit = allocate.tensor(allocate(tuple(tensor.shape), np.dtype(np.float32)))
+        return torch.div(tensor, 255.0, out=unit)
+
+    def __repr__(self) -> str:
+        return (
+            f"LeRobotDataset(repo_id={self.repo_id!r}, layout={self.reader.layout!r}, "
+            f"num_episodes={self.num_episodes}, num_frames={self.num_frames})"
+        )
+
+
+def _as_lerobot_numbers(column: np.ndarray) -> np.ndarray:
+    """Return numbers in the dtypes that lerobot's items have: float32, int64, bool."""
+    if column.dtype.kind == "f":
+        return column.astype(np.float32, copy=False)
+    if column.dtype.kind in "iu":
+        return column.astype(np.int64, copy=False)
+    return column
+
+
+def _seconds(windows: dict[str, list[float]] | None) -> dict[str, list[float]] | None:
+    """Return windows whose offsets are all seconds: LeRobot users write 0 for 0.0."""
+    if windows is None:
+        return None
+    return {key: [float(value) for value in values] for key, values in windows.items()}
