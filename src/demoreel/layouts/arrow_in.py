@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from demoreel.errors import TableError
 from demoreel.model import Feature
+from demoreel.storage.arrow import as_numpy, is_number
 
 
 def numbers(array: pa.Array, feature: Feature, *, where: str) -> np.ndarray:
@@ -31,17 +32,14 @@ def numbers(array: pa.Array, feature: Feature, *, where: str) -> np.ndarray:
         )
     if values.null_count:
         raise TableError(f"Column {feature.key!r} has missing values.", file=where)
-    flat = values.to_numpy(zero_copy_only=False)
-    if not np.can_cast(flat.dtype, feature.numpy_dtype, casting="same_kind") and not (
-        _fits(flat, feature.numpy_dtype)
-    ):
+    if not is_number(values.type) or not _fits(as_numpy(values), feature.numpy_dtype):
         raise TableError(
-            f"Column {feature.key!r} holds {flat.dtype}; info.json declares {feature.dtype}.",
+            f"Column {feature.key!r} holds {values.type}; info.json declares {feature.dtype}.",
             hint="the table and info.json were not written together",
             file=where,
         )
-    values_as_declared = np.asarray(flat, dtype=feature.numpy_dtype)
-    return values_as_declared.reshape(rows, *feature.item_shape)
+    as_declared = np.asarray(as_numpy(values), dtype=feature.numpy_dtype)
+    return as_declared.reshape(rows, *feature.item_shape)
 
 
 def _storage(array: pa.Array) -> pa.Array:
@@ -67,14 +65,16 @@ def _even(array: pa.Array, wanted: int) -> bool:
         if pa.types.is_fixed_size_list(array.type):
             edges = edges * array.type.list_size
         else:
-            offsets = array.offsets.to_numpy()
+            offsets = as_numpy(array.offsets)
             edges = (offsets - offsets[0])[edges]
         array = _storage(array.flatten())
     return bool((np.diff(edges) == wanted).all())
 
 
 def _fits(values: np.ndarray, dtype: np.dtype[Any]) -> bool:
-    """Whether another kind of number holds only values that the declared one can hold."""
+    """Whether the declared kind of number can hold these values."""
+    if np.can_cast(values.dtype, dtype, casting="same_kind"):
+        return True
     if values.dtype.kind in "biu" and dtype.kind in "biu":
         return bool((values.astype(dtype) == values).all())
     return values.dtype.kind in "biu" and dtype.kind == "f"

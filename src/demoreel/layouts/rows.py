@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from demoreel.errors import TableError
 from demoreel.layouts import arrow_in
 from demoreel.model import Episodes, Feature, Info
+from demoreel.storage.arrow import as_numpy
 from demoreel.storage.columns import Column, MemoryColumn, SharedColumn
 from demoreel.storage.lru import ByteCache
 from demoreel.storage.scratch import Scratch
@@ -204,8 +205,8 @@ class ParquetRows:
                     "The table has no episode_index column.", dataset=self._root, file=name
                 )
             table = self._decoded(name, lambda: parquet.read(columns=keys))
-        episode = table.column("episode_index").to_numpy()
-        frame = table.column("frame_index").to_numpy() if "frame_index" in keys else None
+        episode = as_numpy(table.column("episode_index"))
+        frame = as_numpy(table.column("frame_index")) if "frame_index" in keys else None
         rows, problem = _find_rows(self._episodes, expected, episode, frame)
         target = np.full(len(episode), -1, dtype=np.int64)
         for position, places in rows.items():

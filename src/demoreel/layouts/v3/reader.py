@@ -18,6 +18,7 @@ from demoreel.layouts.rows import ParquetRows, rows_of
 from demoreel.layouts.spans import Spans, resolve_spans
 from demoreel.media.video import Video, open_video
 from demoreel.model import Episodes, Info, Stats, Tasks, stats_from_json
+from demoreel.storage.arrow import as_numpy
 from demoreel.storage.json_files import read_json
 from demoreel.storage.lru import ByteCache
 
@@ -152,10 +153,10 @@ class _EpisodeTable:
                 dataset=root,
             )
         table = self._read(info)
-        order = np.argsort(table.column("episode_index").to_numpy(), kind="stable")
+        order = np.argsort(as_numpy(table.column("episode_index")), kind="stable")
         self._order = order
         self.columns: dict[str, np.ndarray] = {
-            name: table.column(name).to_numpy()[order] for name in table.column_names
+            name: as_numpy(table.column(name))[order] for name in table.column_names
         }
         self.identity = [
             (path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in self._paths
@@ -180,7 +181,7 @@ class _EpisodeTable:
     @cached_property
     def _tasks(self) -> pa.ChunkedArray | None:
         try:
-            parts = [pq.read_table(path, columns=["tasks"]) for path in self._paths]
+            parts = [_read_parquet(path, columns=["tasks"]) for path in self._paths]
             return pa.concat_tables(parts).column("tasks")
         except (KeyError, pa.ArrowInvalid, OSError):
             return None  # a courtesy column: rows name their tasks by task_index
@@ -199,6 +200,13 @@ class _EpisodeTable:
         ids, order = self._sorted[camera]
         begin, end = np.searchsorted(ids, [ids[position], ids[position] + 1], sorter=order)
         return np.asarray(np.sort(order[begin:end]))
+
+
+def _read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
+    # Not ``read_table``: that imports pyarrow.dataset and, where it is installed, pandas with it,
+    # which takes longer than everything else in opening a dataset.
+    with pq.ParquetFile(path) as parquet:
+        return parquet.read(columns=columns)
 
 
 def _read_columns(path: Path, names: list[str], optional: list[str]) -> pa.Table:
@@ -240,7 +248,7 @@ def _as_numbers(table: pa.Table, path: Path) -> pa.Table:
 def read_tasks(path: Path) -> Tasks:
     """Read ``meta/tasks.parquet``: a text column (or pandas index) and ``task_index``."""
     try:
-        table = pq.read_table(path)
+        table = _read_parquet(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise MetadataError(
             f"The tasks cannot be read ({str(error).splitlines()[0]}).",

@@ -1,0 +1,173 @@
+"""From columns in memory to Arrow, in the types that LeRobot writes.
+
+The way back, with its checks of other people's files, is ``arrow_in.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from demoreel.errors import ArgumentError
+from demoreel.model import Feature
+
+_MOST_DIMENSIONS = 5  # the datasets library, which lerobot reads tables with, has Array2D..Array5D
+_LANGUAGE_FIELDS = ("role", "content", "style", "timestamp", "camera", "tool_calls")
+_PICTURE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+_JPEG_START = b"\xff\xd8"
+
+
+def table_schema(features: Iterable[Feature]) -> pa.Schema:
+    """Return the schema of a table of these features; videos have no column.
+
+    Raises:
+        ArgumentError: A feature has a shape or dtype that no table can hold.
+    """
+    stored = [feature for feature in features if not feature.is_video]
+    described = {feature.key: _huggingface_feature(feature) for feature in stored}
+    metadata = {"huggingface": json.dumps({"info": {"features": described}})}
+    return pa.schema([(f.key, arrow_type(f)) for f in stored], metadata=metadata)
+
+
+def arrow_type(feature: Feature) -> pa.DataType:
+    """Return the type of a feature's column."""
+    if feature.is_language:
+        return _language_type(feature, pa.json_())
+    if feature.is_image:
+        return _PICTURE
+    if feature.is_string:
+        return pa.string()
+    _refuse_many_dimensions(feature)
+    kind = pa.from_numpy_dtype(feature.numpy_dtype)
+    if len(feature.item_shape) == 1:
+        return pa.list_(kind, feature.shape[0])
+    for _ in feature.item_shape:
+        kind = pa.list_(kind)
+    return kind
+
+
+def to_arrow(values: np.ndarray | Sequence[Any], feature: Feature, *, length: int) -> pa.Array:
+    """Turn one episode's values into a column.
+
+    Args:
+        values: Numbers as an array of ``length`` rows; texts, encoded pictures (bytes) or lists of
+            language rows (dicts) as a sequence.
+        feature: What ``info.json`` will say of the column.
+        length: Rows that are expected.
+
+    Raises:
+        ArgumentError: There are too few or too many rows, or the values are not of the declared
+            shape, or of a type that would lose something in the declared one.
+    """
+    if len(values) != length:
+        raise ArgumentError(
+            f"Column {feature.key!r} has {len(values)} rows; the episode has {length} frames."
+        )
+    try:
+        if feature.is_language:
+            return _language(values, feature)
+        if feature.is_image:
+            return _pictures(values)
+        if feature.is_string:
+            return pa.array(list(values), pa.string())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, AttributeError) as error:
+        raise ArgumentError(
+            f"Column {feature.key!r} is declared as {feature.dtype}, which these values are not "
+            f"({error})."
+        ) from error
+    return _numbers(np.asarray(values), feature)
+
+
+def _numbers(values: np.ndarray, feature: Feature) -> pa.Array:
+    wanted = (len(values), *feature.item_shape)
+    # A column of single numbers may come as (n,) or as (n, 1).
+    if values.shape != wanted and values.shape != (len(values), *feature.shape):
+        raise ArgumentError(
+            f"Column {feature.key!r} has frames of shape {values.shape[1:]}; "
+            f"{feature.shape} was declared."
+        )
+    if not np.can_cast(values.dtype, feature.numpy_dtype, casting="same_kind"):
+        raise ArgumentError(
+            f"Column {feature.key!r} holds {values.dtype}; {feature.dtype} was declared, and would "
+            "not hold it."
+        )
+    array = pa.array(np.ascontiguousarray(values, feature.numpy_dtype).reshape(-1))
+    if len(feature.item_shape) == 1:
+        return pa.FixedSizeListArray.from_arrays(array, feature.shape[0])
+    for size in reversed(feature.item_shape):
+        offsets = pa.array(np.arange(0, len(array) + 1, size), pa.int32())
+        array = pa.ListArray.from_arrays(offsets, array)
+    return array
+
+
+def _pictures(values: Sequence[Any] | np.ndarray) -> pa.Array:
+    encoded = pa.array(list(values), pa.binary())
+    names = [
+        f"frame-{number:06d}{'.jpg' if bytes(value[:2]) == _JPEG_START else '.png'}"
+        for number, value in enumerate(values)
+    ]
+    return pa.StructArray.from_arrays([encoded, pa.array(names)], fields=list(_PICTURE))
+
+
+def _language(values: Sequence[Any] | np.ndarray, feature: Feature) -> pa.Array:
+    rows = [[_language_row(row, feature) for row in frame] for frame in values]
+    # Arrow cannot build JSON inside lists from Python, but it can relabel text as JSON.
+    return pa.array(rows, _language_type(feature, pa.string())).cast(arrow_type(feature))
+
+
+def _language_row(row: Mapping[str, Any], feature: Feature) -> dict[str, Any]:
+    unknown = set(row) - set(_language_fields(feature))
+    if unknown or not isinstance(row.get("role"), str):
+        raise TypeError(f"a row needs a role and has no {sorted(unknown)}: {dict(row)}")
+    calls = row.get("tool_calls")
+    return {**row, "tool_calls": None if calls is None else [_as_json(call) for call in calls]}
+
+
+def _as_json(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _language_fields(feature: Feature) -> list[str]:
+    # An event happens at its row's own time.
+    without = "timestamp" if feature.key == "language_events" else None
+    return [name for name in _LANGUAGE_FIELDS if name != without]
+
+
+def _language_type(feature: Feature, calls: pa.DataType) -> pa.DataType:
+    kinds = {"timestamp": pa.float32(), "tool_calls": pa.list_(calls)}
+    fields = [(name, kinds.get(name, pa.string())) for name in _language_fields(feature)]
+    return pa.list_(pa.struct(fields))
+
+
+def _huggingface_feature(feature: Feature) -> dict[str, Any]:
+    """Describe a column the way the datasets library does in a parquet file's metadata."""
+    if feature.is_image:
+        return {"_type": "Image"}
+    if feature.is_language:
+        kinds: dict[str, Any] = {
+            name: {"dtype": "string", "_type": "Value"} for name in _language_fields(feature)
+        }
+        kinds["tool_calls"] = {"feature": {"_type": "Json"}, "_type": "List"}
+        if "timestamp" in kinds:
+            kinds["timestamp"] = {"dtype": "float32", "_type": "Value"}
+        return {"feature": kinds, "_type": "List"}
+    value = {"dtype": feature.dtype, "_type": "Value"}
+    if feature.is_string or not feature.item_shape:
+        return value
+    if len(feature.shape) == 1:
+        return {"feature": value, "length": feature.shape[0], "_type": "List"}
+    kind = f"Array{len(feature.shape)}D"
+    return {"shape": list(feature.shape), "dtype": feature.dtype, "_type": kind}
+
+
+def _refuse_many_dimensions(feature: Feature) -> None:
+    if len(feature.shape) > _MOST_DIMENSIONS:
+        raise ArgumentError(
+            f"Feature {feature.key!r} has {len(feature.shape)} dimensions; a table holds "
+            f"{_MOST_DIMENSIONS} at most.",
+            hint="flatten some of them",
+        )

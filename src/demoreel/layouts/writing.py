@@ -1,0 +1,202 @@
+"""What the writers of the parquet layouts share: checking an episode, and making its table."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from demoreel.errors import ArgumentError, FrameMismatchError, UnknownKeyError, nearest
+from demoreel.layouts.columns import table_schema, to_arrow
+from demoreel.media.remux import Signature, probe
+from demoreel.model import DEFAULT_FEATURES, Info, Stats
+
+PathLike = str | os.PathLike[str]
+Values = np.ndarray | Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NewVideo:
+    """An episode's video of one camera, as the caller handed it over."""
+
+    path: Path
+    signature: Signature
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewEpisode:
+    """An episode that was checked and is ready to be written."""
+
+    index: int
+    start: int
+    length: int
+    tasks: list[str]
+    table: pa.Table
+    videos: dict[str, NewVideo]
+    stats: Stats | None
+
+
+class Intake:
+    """Takes episodes one after the other: numbers them, checks them, makes their tables.
+
+    Args:
+        info: What the dataset will be; its totals are ignored.
+        version: The ``codebase_version`` that the caller writes.
+
+    Raises:
+        ArgumentError: ``info`` is of another version, or a feature cannot be stored.
+    """
+
+    def __init__(self, info: Info, *, version: str) -> None:
+        if info.version != version:
+            raise ArgumentError(f"This writer writes {version}, not {info.version}.")
+        self.info = info
+        self.schema = table_schema(info.features.values())
+        self.episodes = 0
+        self.frames = 0
+        self.tasks: dict[str, int] = {}
+        self._stat_keys: set[tuple[str, str]] | None = None
+
+    def default_columns(
+        self, tasks: Sequence[str], *, timestamps: Values | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the columns that the writer itself adds to the next episode."""
+        length = len(tasks)
+        numbers = dict(self.tasks)
+        for task in tasks:
+            numbers.setdefault(task, len(numbers))
+        frames = np.arange(length)
+        seconds = frames / self.info.fps if timestamps is None else np.asarray(timestamps)
+        return {
+            "timestamp": seconds.astype(np.float32),
+            "frame_index": frames,
+            "episode_index": np.full(length, self.episodes),
+            "index": np.arange(self.frames, self.frames + length),
+            "task_index": np.array([numbers[task] for task in tasks], dtype=np.int64),
+        }
+
+    def check(
+        self,
+        columns: Mapping[str, Values],
+        *,
+        tasks: Sequence[str],
+        videos: Mapping[str, PathLike],
+        images: Mapping[str, Sequence[bytes]],
+        stats: Stats | None,
+    ) -> NewEpisode:
+        """Check an episode against ``info`` and return it, ready to be written. Changes nothing.
+
+        Raises:
+            ArgumentError: Something is missing, too many, or of the wrong shape or type.
+            UnknownKeyError: Something is given that ``info`` does not declare.
+            VideoError: A video does not open.
+            FrameMismatchError: A video has another number of frames than the episode.
+        """
+        length = len(tasks)
+        if length == 0 or isinstance(tasks, str):
+            raise ArgumentError("tasks must name the task of every frame, and an episode has some.")
+        self._check_keys(columns, videos, images)
+        given: dict[str, Values] = {**columns, **images}
+        given |= self.default_columns(tasks, timestamps=columns.get("timestamp"))
+        arrays = [
+            to_arrow(given[k], self.info.features[k], length=length) for k in self.schema.names
+        ]
+        self._check_stats(stats)
+        return NewEpisode(
+            index=self.episodes,
+            start=self.frames,
+            length=length,
+            tasks=list(dict.fromkeys(tasks)),
+            table=pa.Table.from_arrays(arrays, schema=self.schema),
+            videos={key: self._checked_video(key, videos[key], length) for key in videos},
+            stats=stats,
+        )
+
+    def accept(self, episode: NewEpisode) -> None:
+        """Count the episode in; called when it has been written."""
+        self.episodes += 1
+        self.frames += episode.length
+        self._stat_keys = _stat_keys(episode.stats)
+        for task in episode.tasks:
+            self.tasks.setdefault(task, len(self.tasks))
+
+    def final_info(self, **extra: Any) -> Info:
+        """Return ``info`` with the totals of what was written.
+
+        Raises:
+            ArgumentError: Nothing was written.
+        """
+        if not self.episodes:
+            raise ArgumentError("A dataset needs at least one episode, and none was added.")
+        return replace(
+            self.info,
+            total_episodes=self.episodes,
+            total_frames=self.frames,
+            total_tasks=len(self.tasks),
+            splits={"train": f"0:{self.episodes}"},
+            extra={**self.info.extra, **extra},
+        )
+
+    def _check_keys(
+        self, columns: Mapping[str, Any], videos: Mapping[str, Any], images: Mapping[str, Any]
+    ) -> None:
+        own = set(DEFAULT_FEATURES) - {"timestamp"}
+        cameras = set(self.info.cameras)
+        declared = set(self.info.features) - cameras - own
+        for what, given, wanted in (
+            ("column", set(columns), declared),
+            ("video camera", set(videos), set(self.info.video_keys)),
+            ("image camera", set(images), set(self.info.image_keys)),
+        ):
+            for key in sorted(given - wanted):
+                made = "the writer makes it itself" if key in own else nearest(key, wanted)
+                raise UnknownKeyError(f"The dataset declares no {what} {key!r}.", hint=made)
+            for key in sorted(wanted - given - {"timestamp"}):
+                raise ArgumentError(f"The episode lacks the {what} {key!r}.")
+
+    def _check_stats(self, stats: Stats | None) -> None:
+        """Every episode's statistics become one row of one table, so their names must agree."""
+        if self._stat_keys is None or self._stat_keys == _stat_keys(stats):
+            return
+        differs = sorted(_stat_keys(stats) ^ self._stat_keys)[0]
+        raise ArgumentError(
+            f"The episode's statistics differ in kind from those before: {'/'.join(differs)}.",
+            hint="give every episode the same statistics, or none",
+            episode=self.episodes,
+        )
+
+    def _checked_video(self, camera: str, path: PathLike, length: int) -> NewVideo:
+        signature, frames = probe(path)
+        if frames != length:
+            raise FrameMismatchError(
+                f"The video has {frames} frames; the episode has {length} rows.",
+                hint="a video must hold exactly the frames of its episode",
+                episode=self.episodes,
+                camera=camera,
+                file=path,
+            )
+        return NewVideo(Path(path), signature, os.path.getsize(path))
+
+
+def _stat_keys(stats: Stats | None) -> set[tuple[str, str]]:
+    return {(key, name) for key, kinds in (stats or {}).items() for name in kinds}
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file the way LeRobot does, indented and with its text readable."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=4, ensure_ascii=False), encoding="utf-8")
+
+
+def write_json_lines(path: Path, values: Sequence[object]) -> None:
+    """Write one JSON object per line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+    path.write_text("".join(lines), encoding="utf-8")

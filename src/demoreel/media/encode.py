@@ -1,0 +1,257 @@
+"""Pictures in, one mp4 out, with exactly as many frames as pictures.
+
+A video that silently lost or gained a frame shifts every picture after it against the
+numbers of its row. So the encoder counts what goes in and what comes out, writes timestamps on
+an exact grid (frame ``i`` at ``i / fps``), and refuses to finish a file where the two differ.
+"""
+
+from __future__ import annotations
+
+import os
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+import av
+import numpy as np
+from av.container import OutputContainer
+from av.error import FFmpegError
+from av.video.format import VideoFormat
+from av.video.reformatter import VideoReformatter
+from av.video.stream import VideoStream
+
+from demoreel.errors import ArgumentError, VideoError
+from demoreel.media.settings import (
+    ENCODERS,
+    LOSSLESS_DEPTH,
+    Codec,
+    VideoSettings,
+    encoder_options,
+    exact_rate,
+)
+
+__all__ = ["LOSSLESS_DEPTH", "Codec", "VideoEncoder", "VideoSettings"]
+
+
+class VideoEncoder:
+    """Encodes pictures, one at a time, into one mp4 file.
+
+    Memory is bounded by what the codec itself looks ahead (a few dozen pictures for AV1).
+    Encoding releases the GIL. Not safe to share between threads; use one per camera.
+
+    Use it as a context manager: leaving the block closes the file, leaving it by an exception
+    removes the file.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        fps: float | Fraction,
+        width: int,
+        height: int,
+        settings: VideoSettings | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """Open ``path`` for writing; an existing file is replaced.
+
+        Args:
+            path: The mp4 file to write; its folder must exist.
+            fps: Frames per second; see ``exact_rate``.
+            width: Picture width in pixels.
+            height: Picture height in pixels.
+            settings: Codec and quality; ``VideoSettings()`` when None.
+            threads: Most threads this encoder may use; None is one for small pictures and up to
+                four for large ones.
+
+        Raises:
+            VideoError: The codec cannot store this size or pixel format, or is not in this build
+                of PyAV, or the file cannot be opened.
+        """
+        self.path = Path(path)
+        self.settings = settings or VideoSettings()
+        self.width = width
+        self.height = height
+        self.frames = 0
+        self._packets = 0
+        # How long decoding runs ahead of showing: none of these encoders stacks B-frames deeper.
+        self._delay = min(self.settings.b_frames, 2)
+        self._rate = exact_rate(fps)
+        self._gray = self.settings.pix_fmt.startswith("gray")
+        self._reformatter = VideoReformatter()
+        self._container: OutputContainer | None = None
+        self._stream: VideoStream | None = None
+        _check_size(self.path, self.settings, width, height)
+        try:
+            self._container = av.open(str(self.path), "w", format="mp4")
+            self._stream = self._open_stream(threads or _threads_for(width * height))
+            self._container.start_encoding()  # opens the file: a bad path is known now
+        except (FFmpegError, OSError, ValueError) as error:
+            self.abort()
+            raise VideoError(
+                f"Pictures of {width}x{height} cannot be encoded as {self.settings.codec} "
+                f"{self.settings.pix_fmt}: {error}.",
+                hint="try another codec or pix_fmt",
+                file=self.path,
+            ) from error
+
+    def add(self, picture: np.ndarray) -> None:
+        """Encode the next picture; the array may be reused as soon as this returns.
+
+        Args:
+            picture: Height x width x 3 uint8 RGB, or height x width uint16 for ``gray12le``.
+
+        Raises:
+            ArgumentError: The picture has another shape or type; nothing was encoded.
+            VideoError: The encoder or the disk failed; the file is of no use, call ``abort()``.
+        """
+        frame = self._frame_of(picture)
+        frame.pts = self.frames
+        frame.time_base = 1 / self._rate
+        self._write(frame)
+        self.frames += 1
+
+    def close(self) -> int:
+        """Finish the file and return its number of frames.
+
+        Raises:
+            VideoError: No picture was added, the file could not be finished, or the encoder gave
+                another number of packets than it was given pictures. The file is then removed.
+        """
+        if self._container is None:
+            return self.frames
+        if self.frames == 0:
+            self.abort()
+            raise VideoError("No pictures were added, so there is no video.", file=self.path)
+        self._write(None)
+        container = self._let_go()
+        try:
+            container.close()
+        except (FFmpegError, OSError) as error:
+            self.path.unlink(missing_ok=True)
+            raise VideoError(f"The video was not finished: {error}.", file=self.path) from error
+        if self._packets != self.frames:
+            self.path.unlink(missing_ok=True)
+            raise VideoError(
+                f"{self.frames} pictures went into the {self.settings.codec} encoder but "
+                f"{self._packets} packets came out; the video would not match its rows.",
+                file=self.path,
+            )
+        return self.frames
+
+    def abort(self) -> None:
+        """Stop and remove the file. Safe to call at any time, and twice."""
+        if self._container is None:
+            return
+        container = self._let_go()
+        try:
+            container.close()
+        except (FFmpegError, OSError, ValueError):
+            pass  # The file is about to be removed; what ended the encoding is the news.
+        finally:
+            self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> VideoEncoder:
+        """Return the encoder itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file, or remove it if the block failed."""
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def _open_stream(self, threads: int) -> VideoStream:
+        assert self._container is not None
+        settings = self.settings
+        if settings.codec == "av1":
+            # SVT-AV1 prints its settings to stderr; the variable is its only switch.
+            os.environ.setdefault("SVT_LOG", "1")
+        stream = cast(
+            VideoStream,
+            self._container.add_stream(
+                ENCODERS[settings.codec],
+                rate=self._rate,
+                options=encoder_options(settings, threads=threads),
+            ),
+        )
+        stream.width, stream.height, stream.pix_fmt = self.width, self.height, settings.pix_fmt
+        stream.codec_context.time_base = 1 / self._rate
+        stream.codec_context.gop_size = settings.gop
+        stream.codec_context.max_b_frames = settings.b_frames
+        stream.codec_context.thread_count = threads
+        stream.codec_context.open()
+        return stream
+
+    def _let_go(self) -> OutputContainer:
+        """Return the container for closing; the codec and its threads end with their last user."""
+        assert self._container is not None
+        container = self._container
+        self._container = self._stream = None
+        return container
+
+    def _frame_of(self, picture: np.ndarray) -> av.VideoFrame:
+        if self._gray:
+            wanted: tuple[int, ...] = (self.height, self.width)
+            dtype: type[np.generic] = np.uint8 if self.settings.pix_fmt == "gray" else np.uint16
+        else:
+            wanted, dtype = (self.height, self.width, 3), np.uint8
+        if picture.shape != wanted or picture.dtype != dtype:
+            raise ArgumentError(
+                f"A picture of shape {wanted} and type {np.dtype(dtype)} was expected, "
+                f"not {picture.shape} {picture.dtype}.",
+                file=self.path,
+            )
+        if self._gray:
+            return av.VideoFrame.from_ndarray(picture, format=self.settings.pix_fmt)
+        frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+        return self._reformatter.reformat(frame, format=self.settings.pix_fmt, threads=1)
+
+    def _write(self, frame: av.VideoFrame | None) -> None:
+        if self._container is None or self._stream is None:
+            raise VideoError("This encoder is already closed.", file=self.path)
+        try:
+            for packet in self._stream.encode(frame):
+                # x265 makes decoding times up for one- and two-frame videos, so the clock is ours.
+                packet.dts = self._packets - self._delay
+                self._container.mux(packet)
+                self._packets += 1
+        except (FFmpegError, OSError) as error:
+            self.abort()
+            raise VideoError(
+                f"Encoding frame {self.frames} failed: {error}.", file=self.path
+            ) from error
+
+
+def _threads_for(pixels: int) -> int:
+    """One thread for a small picture, where hand-over costs more than it gains; four at most."""
+    return 1 if pixels <= 320 * 240 else min(4, os.cpu_count() or 1)
+
+
+def _check_size(path: Path, settings: VideoSettings, width: int, height: int) -> None:
+    """Raise VideoError for odd sizes where the encoder needs whole chroma samples."""
+    if width < 1 or height < 1:
+        raise VideoError(f"A picture of {width}x{height} pixels cannot be encoded.", file=path)
+    if settings.codec not in ("h264", "hevc"):
+        return
+    try:
+        form = VideoFormat(settings.pix_fmt, width, height)
+    except ValueError as error:
+        raise VideoError(
+            f"There is no pixel format {settings.pix_fmt!r}: {error}.", file=path
+        ) from error
+    across = 2 if form.chroma_width(2) == 1 else 1
+    down = 2 if form.chroma_height(2) == 1 else 1
+    if width % across or height % down:
+        raise VideoError(
+            f"{settings.codec} {settings.pix_fmt} needs even sizes, and {width}x{height} is odd.",
+            hint="use pix_fmt='yuv444p', or codec='av1', 'vp9' or 'mpeg4'",
+            file=path,
+        )

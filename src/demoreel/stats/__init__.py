@@ -1,0 +1,1 @@
+"""Statistics that are gathered piece by piece and merge exactly."""

@@ -1,0 +1,27 @@
+"""Arrow columns as numpy arrays, without pandas.
+
+``Array.to_numpy`` imports pandas where it is installed, which takes longer than opening a dataset.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether ``as_numpy`` takes a column of this type."""
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def as_numpy(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Return a column of numbers or booleans without missing values; read-only, mostly no copy."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_boolean(array.type):
+        return as_numpy(array.cast(pa.uint8())).view(np.bool_)
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    data = array.buffers()[1]
+    if data is None or len(array) == 0:
+        return np.zeros(0, dtype)
+    return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)

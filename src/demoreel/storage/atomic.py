@@ -1,0 +1,113 @@
+"""Writes that either happened or did not.
+
+A folder is filled beside its target under a hidden name, forced to disk file by file, and renamed
+once. Whoever looks, at any moment and after any crash, sees the whole result or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from demoreel.errors import TargetExistsError
+
+
+@contextmanager
+def staged(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield an empty folder that becomes ``target`` when the block ends well.
+
+    If the block raises, the folder is removed and nothing has happened. After a crash or
+    ``kill -9`` the hidden folder ``.NAME.staging-XXXX`` may stay behind; no reader looks at it, and
+    it may be deleted. Forcing the files to disk costs one disk flush per file.
+
+    Args:
+        target: The folder to make. Its parent is made if need be. An empty folder may be there.
+
+    Yields:
+        A folder on the same filesystem, for the caller to fill.
+
+    Raises:
+        TargetExistsError: There is something at ``target``, now or when the block ends.
+        OSError: The disk is full or not writable; the staging folder is removed.
+    """
+    final = Path(target)
+    _refuse_existing(final)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    staging = _hidden_name(final, "staging")
+    staging.mkdir()
+    try:
+        yield staging
+        sync_tree(staging)
+        _refuse_existing(final)
+        _rename_folder(staging, final)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    _sync(final.parent)
+
+
+def write_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Replace the file at ``path`` as one step: readers see the old bytes or the new, never half.
+
+    Costs two disk flushes. The folder must exist.
+
+    Raises:
+        OSError: The disk is full or not writable; the old file is untouched.
+    """
+    final = Path(path)
+    fresh = _hidden_name(final, "new")
+    try:
+        with open(fresh, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, final)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    _sync(final.parent)
+
+
+def sync_tree(folder: Path) -> None:
+    """Force every file and folder below ``folder``, and itself, to disk."""
+    for parent, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            _sync(Path(parent) / name)
+        _sync(Path(parent))
+
+
+def _refuse_existing(final: Path) -> None:
+    if final.is_symlink() or (final.exists() and not final.is_dir()):
+        raise TargetExistsError("There is a file where a dataset is to be written.", path=final)
+    if final.is_dir() and any(final.iterdir()):
+        raise TargetExistsError(
+            "There is already something in the folder where a dataset is to be written.",
+            hint="choose another folder, or delete this one yourself",
+            path=final,
+        )
+
+
+def _rename_folder(staging: Path, final: Path) -> None:
+    try:
+        # On POSIX this replaces an empty folder as one step, and fails on a full one.
+        os.rename(staging, final)
+    except OSError as error:
+        _refuse_existing(final)
+        raise error
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _hidden_name(final: Path, kind: str) -> Path:
+    # Not tempfile's: that makes things for their owner only, and a dataset is to be shared.
+    return final.with_name(f".{final.name}.{kind}-{uuid.uuid4().hex[:12]}")

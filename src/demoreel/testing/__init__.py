@@ -1,0 +1,22 @@
+"""For tests of demoreel and of what is built on it: datasets made to order, pictures that tell.
+
+``LayoutTests`` is the conformance suite that every layout passes; it needs pytest.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from demoreel.testing.factory import make_dataset
+from demoreel.testing.stamp import Stamp, read_stamp, stamp
+
+if TYPE_CHECKING:
+    from demoreel.testing.suite import LayoutTests
+
+__all__ = ["LayoutTests", "Stamp", "make_dataset", "read_stamp", "stamp"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LayoutTests":
+        from demoreel.testing.suite import LayoutTests
+
+        return LayoutTests
+    raise AttributeError(f"module 'demoreel.testing' has no attribute {name!r}")

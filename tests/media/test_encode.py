@@ -1,0 +1,315 @@
+import subprocess
+import sys
+import textwrap
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demoreel.errors import ArgumentError, VideoError
+from demoreel.media.encode import LOSSLESS_DEPTH, VideoEncoder, VideoSettings
+from demoreel.media.settings import encoder_options, exact_rate
+from demoreel.testing.stamp import read_stamp, stamp
+
+CODECS = ["av1", "h264", "hevc", "vp9", "mpeg4"]
+REORDERING = ["h264", "hevc", "mpeg4"]
+
+
+def stamped(frame, height=64, width=64):
+    picture = np.full((height, width, 3), 90, np.uint8)
+    stamp(picture, 1, frame)
+    return picture
+
+
+def encode(path, frames, *, fps=30, height=64, width=64, **options):
+    chosen = VideoSettings(**options)
+    with VideoEncoder(path, fps=fps, width=width, height=height, settings=chosen) as encoder:
+        for frame in range(frames):
+            encoder.add(stamped(frame, height, width))
+    return path
+
+
+def shown(path):
+    """The frame numbers in the pictures, and their times, in the order a player shows them."""
+    with av.open(str(path)) as container:
+        frames = list(container.decode(video=0))
+        base = container.streams.video[0].time_base
+    numbers = [read_stamp(frame.to_ndarray(format="rgb24")).frame for frame in frames]
+    return numbers, [frame.pts * base for frame in frames]
+
+
+def keyframes(path):
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+        return [number for number, packet in enumerate(packets) if packet.is_keyframe]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("frames", [1, 2, 3, 21])
+def test_every_picture_comes_out_once_in_order_and_on_time(tmp_path, codec, frames):
+    path = encode(tmp_path / "v.mp4", frames, codec=codec)
+    numbers, times = shown(path)
+    assert numbers == list(range(frames))
+    assert times == [Fraction(frame, 30) for frame in range(frames)]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("gop", [1, 2, 5, 100])
+def test_keyframes_are_where_gop_says(tmp_path, codec, gop):
+    path = encode(tmp_path / "v.mp4", 12, codec=codec, gop=gop)
+    assert keyframes(path) == list(range(0, 12, gop))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    codec=st.sampled_from(REORDERING),
+    frames=st.integers(1, 30),
+    gop=st.integers(1, 12),
+    b_frames=st.integers(1, 4),
+    open_gop=st.booleans(),
+)
+def test_b_frames_change_nothing_that_is_shown(
+    tmp_path_factory, codec, frames, gop, b_frames, open_gop
+):
+    path = tmp_path_factory.mktemp("b") / "v.mp4"
+    encode(path, frames, codec=codec, gop=gop, b_frames=b_frames, open_gop=open_gop)
+    numbers, times = shown(path)
+    assert numbers == list(range(frames))
+    assert times == [Fraction(frame, 30) for frame in range(frames)]
+
+
+def test_b_frames_really_reorder(tmp_path):
+    path = encode(tmp_path / "v.mp4", 12, codec="h264", gop=12, b_frames=3)
+    with av.open(str(path)) as container:
+        times = [packet.pts for packet in container.demux(video=0) if packet.size]
+    assert times != sorted(times)
+
+
+@pytest.mark.parametrize("codec", REORDERING)
+@pytest.mark.parametrize("b_frames", [0, 1, 3])
+@pytest.mark.parametrize("frames", [1, 2, 11])
+def test_decoding_times_are_regular_even_of_the_shortest_videos(tmp_path, codec, b_frames, frames):
+    path = encode(tmp_path / "v.mp4", frames, codec=codec, gop=6, b_frames=b_frames)
+    with av.open(str(path)) as container:
+        base = container.streams.video[0].time_base
+        times = [packet.dts * base * 30 for packet in container.demux(video=0) if packet.size]
+    first = -min(b_frames, 2)
+    assert times == list(range(first, first + frames))
+
+
+@pytest.mark.parametrize("codec", REORDERING)
+@pytest.mark.parametrize("open_gop", [False, True])
+def test_only_open_gops_have_frames_that_are_shown_before_their_keyframe(tmp_path, codec, open_gop):
+    path = encode(tmp_path / "v.mp4", 24, codec=codec, gop=6, b_frames=2, open_gop=open_gop)
+    leading, key = 0, 0
+    with av.open(str(path)) as container:
+        for packet in container.demux(video=0):
+            if packet.size:
+                key = packet.pts if packet.is_keyframe else key
+                leading += packet.pts < key
+    assert bool(leading) == open_gop
+
+
+@pytest.mark.parametrize("fps", [1, 10, 25, 29.97, 23.976, 12.5, 240])
+def test_times_are_exact_at_any_rate(tmp_path, fps):
+    _, times = shown(encode(tmp_path / "v.mp4", 9, codec="h264", fps=fps))
+    assert times == [frame / exact_rate(fps) for frame in range(9)]
+    assert float(exact_rate(fps)) == pytest.approx(fps, rel=1e-9)
+
+
+def test_depth_codes_survive_unchanged(tmp_path):
+    random = np.random.default_rng(0)
+    codes = [random.integers(0, 4096, (33, 47), dtype=np.uint16) for _ in range(7)]
+    path = tmp_path / "d.mp4"
+    with VideoEncoder(path, fps=10, width=47, height=33, settings=LOSSLESS_DEPTH) as encoder:
+        for code in codes:
+            encoder.add(code)
+    with av.open(str(path)) as container:
+        decoded = [frame.to_ndarray() for frame in container.decode(video=0)]
+    assert len(decoded) == 7
+    assert all(np.array_equal(a, b) for a, b in zip(decoded, codes, strict=True))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_odd_sizes_work_or_say_why_not(tmp_path, codec):
+    size = {"height": 65, "width": 97}
+    if codec in ("h264", "hevc"):
+        with pytest.raises(VideoError, match="yuv444p"):
+            encode(tmp_path / "v.mp4", 2, codec=codec, **size)
+        assert list(tmp_path.iterdir()) == []
+        path = encode(tmp_path / "v.mp4", 5, codec=codec, pix_fmt="yuv444p", **size)
+    else:
+        path = encode(tmp_path / "v.mp4", 5, codec=codec, **size)
+    assert shown(path)[0] == list(range(5))
+    with av.open(str(path)) as container:
+        context = container.streams.video[0].codec_context
+        assert (context.height, context.width) == (65, 97)
+
+
+@pytest.mark.parametrize("codec", ["h264", "hevc"])
+def test_ten_bit_video_is_ten_bit(tmp_path, codec):
+    path = encode(tmp_path / "v.mp4", 3, codec=codec, pix_fmt="yuv420p10le")
+    with av.open(str(path)) as container:
+        assert container.streams.video[0].codec_context.pix_fmt == "yuv420p10le"
+
+
+def test_the_callers_array_may_be_reused_at_once(tmp_path):
+    path = tmp_path / "v.mp4"
+    picture = np.zeros((64, 64, 3), np.uint8)
+    chosen = VideoSettings(codec="av1")  # looks many pictures ahead before it encodes
+    with VideoEncoder(path, fps=30, width=64, height=64, settings=chosen) as encoder:
+        for frame in range(10):
+            stamp(picture, 1, frame)
+            encoder.add(picture)
+    assert shown(path)[0] == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        np.zeros((64, 65, 3), np.uint8),
+        np.zeros((3, 64, 64), np.uint8),
+        np.zeros((64, 64, 3), np.float32),
+        np.zeros((64, 64), np.uint8),
+    ],
+)
+def test_a_wrong_picture_is_refused_and_the_video_goes_on(tmp_path, picture):
+    path = tmp_path / "v.mp4"
+    encoder = VideoEncoder(path, fps=30, width=64, height=64, settings=VideoSettings(codec="h264"))
+    encoder.add(stamped(0))
+    with pytest.raises(ArgumentError, match=r"\(64, 64, 3\)"):
+        encoder.add(picture)
+    encoder.add(stamped(1))
+    assert encoder.close() == 2
+    assert shown(path)[0] == [0, 1]
+
+
+def test_a_lost_packet_is_an_error_and_no_file(tmp_path):
+    class Dropping:
+        def __init__(self, stream):
+            self.stream = stream
+
+        def encode(self, frame):
+            packets = self.stream.encode(frame)
+            return packets if frame is not None else packets[:-1]
+
+    path = tmp_path / "v.mp4"
+    encoder = VideoEncoder(path, fps=30, width=64, height=64, settings=VideoSettings(codec="h264"))
+    encoder._stream = Dropping(encoder._stream)
+    for frame in range(5):
+        encoder.add(stamped(frame))
+    with pytest.raises(VideoError, match=r"5 pictures went into .* but 4 packets"):
+        encoder.close()
+    assert not path.exists()
+
+
+def test_an_unfinished_video_leaves_no_file(tmp_path):
+    path = tmp_path / "v.mp4"
+
+    def film_half():
+        with VideoEncoder(path, fps=30, width=64, height=64) as encoder:
+            encoder.add(stamped(0))
+            raise RuntimeError("the camera fell off")
+
+    with pytest.raises(RuntimeError, match="fell off"):
+        film_half()
+    assert not path.exists()
+
+
+def test_a_video_of_nothing_is_an_error(tmp_path):
+    encoder = VideoEncoder(tmp_path / "v.mp4", fps=30, width=64, height=64)
+    with pytest.raises(VideoError, match="No pictures"):
+        encoder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_encoder_takes_no_more(tmp_path):
+    encoder = VideoEncoder(tmp_path / "v.mp4", fps=30, width=64, height=64)
+    encoder.add(stamped(0))
+    assert encoder.close() == 1
+    assert encoder.close() == 1
+    with pytest.raises(VideoError, match="closed"):
+        encoder.add(stamped(1))
+    encoder.abort()  # too late to remove what is finished
+    assert (tmp_path / "v.mp4").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("codec", CODECS)
+def test_an_encoders_threads_end_with_it(tmp_path, codec):
+    before = len(list(Path("/proc/self/task").iterdir()))
+    encoder = VideoEncoder(
+        tmp_path / "v.mp4",
+        fps=30,
+        width=64,
+        height=64,
+        settings=VideoSettings(codec=codec),
+        threads=2,
+    )
+    encoder.add(stamped(0))
+    encoder.close()
+    assert len(list(Path("/proc/self/task").iterdir())) <= before
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(VideoError, match="cannot be encoded"):
+        VideoEncoder(tmp_path / "no" / "v.mp4", fps=30, width=64, height=64)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"codec": "h265"}, "no codec"),
+        ({"gop": 0}, "gop"),
+        ({"codec": "h264", "b_frames": -1}, "b_frames"),
+        ({"codec": "av1", "b_frames": 1}, "neither"),
+        ({"codec": "h264", "open_gop": True}, "needs b_frames"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options, said):
+    with pytest.raises(ArgumentError, match=said):
+        VideoSettings(**options)
+
+
+def test_pixel_formats_that_a_codec_lacks_are_refused(tmp_path):
+    for options in ({"codec": "av1", "pix_fmt": "yuv444p"}, {"codec": "h264", "pix_fmt": "tartan"}):
+        with pytest.raises(VideoError, match="pix"):
+            encode(tmp_path / "v.mp4", 1, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_users_options_are_added_to_ours():
+    chosen = VideoSettings(codec="hevc", options={"x265-params": "lossless=1", "tune": "grain"})
+    options = encoder_options(chosen, threads=3)
+    assert options["x265-params"].endswith(":lossless=1")
+    assert "pools=3" in options["x265-params"]
+    assert options["tune"] == "grain"
+
+
+def test_encoders_say_nothing(tmp_path):
+    script = """
+        import sys
+        import numpy as np
+        from demoreel.media.encode import VideoEncoder, VideoSettings
+        for codec in ("av1", "h264", "hevc", "vp9", "mpeg4"):
+            chosen = VideoSettings(codec=codec)
+            path = f"{sys.argv[1]}/{codec}.mp4"
+            with VideoEncoder(path, fps=30, width=64, height=64, settings=chosen) as encoder:
+                encoder.add(np.zeros((64, 64, 3), np.uint8))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == ("", "")
+
+
+def test_feature_info_has_lerobots_fields(fixtures):
+    import json
+
+    info = json.loads((fixtures / "kitchen_v30/meta/info.json").read_text())
+    theirs = info["features"]["observation.images.front"]["info"]
+    ours = VideoSettings(preset=12).feature_info(fps=10, height=96, width=128)
+    assert ours == theirs

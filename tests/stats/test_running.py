@@ -1,0 +1,162 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from demoreel.errors import ArgumentError
+from demoreel.model import Feature
+from demoreel.stats.running import (
+    QUANTILES,
+    Numbers,
+    Pictures,
+    combine,
+    episode_stats,
+    finish,
+    merge,
+)
+
+columns = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 40), st.integers(1, 4)),
+    elements=st.floats(-1e4, 1e4, width=32),
+)
+cuts = st.lists(st.integers(0, 40), max_size=4)
+
+
+def in_parts(values, where):
+    return np.split(values, sorted(min(cut, len(values)) for cut in where))
+
+
+@given(columns, cuts)
+def test_numbers_in_any_pieces_give_what_numpy_gives_at_once(values, where):
+    whole = Numbers()
+    for piece in in_parts(values, where):
+        part = Numbers()
+        part.add(piece)
+        whole.merge(part)
+    found = whole.finish()
+    exact = values.astype(np.float64)
+    assert found["count"].tolist() == [len(values)]
+    assert np.array_equal(found["min"], exact.min(axis=0))
+    assert np.array_equal(found["max"], exact.max(axis=0))
+    assert np.array_equal(found["mean"], exact.mean(axis=0))
+    assert np.array_equal(found["std"], exact.std(axis=0))
+    for name, share in QUANTILES.items():
+        assert np.array_equal(found[name], np.quantile(exact, share, axis=0))
+
+
+@settings(deadline=None)
+@given(st.lists(hnp.arrays(np.uint8, (3, 4, 3)), min_size=1, max_size=5), cuts)
+def test_pictures_in_any_pieces_give_what_numpy_gives_at_once(pictures, where):
+    whole = Pictures()
+    for piece in in_parts(np.array(pictures), where):
+        part = Pictures()
+        for picture in piece:
+            part.add(picture)
+        whole.merge(part)
+    found = whole.finish()
+    exact = np.array(pictures).reshape(-1, 3) / 255
+    assert found["count"].tolist() == [len(pictures)]
+    assert found["mean"].shape == (3, 1, 1)
+    for name, value in (
+        ("min", exact.min(axis=0)),
+        ("max", exact.max(axis=0)),
+        ("mean", exact.mean(axis=0)),
+        ("std", exact.std(axis=0)),
+        *((name, np.quantile(exact, share, axis=0)) for name, share in QUANTILES.items()),
+    ):
+        np.testing.assert_allclose(found[name].reshape(-1), value, rtol=1e-12, atol=1e-12)
+
+
+def test_depth_stays_in_millimetres():
+    pictures = Pictures()
+    pictures.add(np.full((4, 5), 1200, np.uint16))
+    pictures.add(np.full((4, 5), 3400, np.uint16))
+    found = pictures.finish()
+    assert found["mean"].tolist() == [[[2300.0]]]
+    assert found["max"].tolist() == [[[3400.0]]]
+
+
+def test_scalars_bools_and_tables_have_lerobots_shapes():
+    features = {
+        "done": Feature("done", "bool", (1,)),
+        "touch": Feature("touch", "float32", (4, 3)),
+        "note": Feature("note", "string", (1,)),
+    }
+    touch = np.arange(24.0, dtype=np.float32).reshape(2, 4, 3)
+    found = finish(
+        episode_stats(features, {"done": [True, False], "touch": touch, "note": ["a", "b"]})
+    )
+    assert set(found) == {"done", "touch"}
+    assert found["done"]["mean"].tolist() == [0.5]
+    assert found["touch"]["min"].tolist() == [0.0, 1.0, 2.0]
+    assert found["touch"]["count"].tolist() == [2]
+
+
+@given(st.lists(columns.filter(lambda c: c.shape[1] >= 2), min_size=1, max_size=4))
+def test_combining_finished_statistics_is_exact_but_for_quantiles(arrays):
+    arrays = [array[:, :2] for array in arrays]
+    parts = []
+    for array in arrays:
+        numbers = Numbers()
+        numbers.add(array)
+        parts.append({"action": numbers.finish()})
+    exact = np.concatenate(arrays).astype(np.float64)
+    found = combine(parts)["action"]
+    assert found["count"].tolist() == [len(exact)]
+    assert np.array_equal(found["min"], exact.min(axis=0))
+    np.testing.assert_allclose(found["mean"], exact.mean(axis=0), atol=1e-9)
+    np.testing.assert_allclose(found["std"], exact.std(axis=0), atol=1e-6, rtol=1e-9)
+    weights = [len(array) for array in arrays]
+    middle = np.average([part["action"]["q50"] for part in parts], axis=0, weights=weights)
+    np.testing.assert_allclose(found["q50"], middle, atol=1e-9)
+
+
+def test_combine_takes_features_that_only_some_have():
+    one, two = Numbers(), Numbers()
+    one.add(np.zeros((3, 1)))
+    two.add(np.ones((5, 1)))
+    found = combine([{"a": one.finish()}, {"b": two.finish()}])
+    assert found["a"]["count"].tolist() == [3]
+    assert found["b"]["mean"].tolist() == [1.0]
+
+
+def test_merging_leaves_the_parts_as_they_are():
+    parts = []
+    for value in (1.0, 3.0):
+        numbers = Numbers()
+        numbers.add(np.full((2, 1), value))
+        pictures = Pictures()
+        pictures.add(np.full((2, 2, 3), int(value), np.uint8))
+        parts.append({"n": numbers, "p": pictures})
+    whole = finish(merge(parts))
+    assert whole["n"]["mean"].tolist() == [2.0]
+    assert whole["p"]["count"].tolist() == [2]
+    assert finish(parts[0])["n"]["mean"].tolist() == [1.0]
+    assert finish(parts[0])["p"]["count"].tolist() == [1]
+
+
+def test_later_changes_to_the_callers_array_do_not_matter():
+    values = np.zeros((4, 2))
+    numbers = Numbers()
+    numbers.add(values)
+    values[:] = 9
+    assert numbers.finish()["max"].tolist() == [0.0, 0.0]
+
+
+def test_nothing_has_no_statistics():
+    with pytest.raises(ArgumentError, match="no values"):
+        Numbers().finish()
+    with pytest.raises(ArgumentError, match="no pictures"):
+        Pictures().finish()
+
+
+def test_pictures_of_another_kind_are_refused():
+    pictures = Pictures()
+    pictures.add(np.zeros((2, 2, 3), np.uint8))
+    with pytest.raises(ArgumentError, match="channels"):
+        pictures.add(np.zeros((2, 2), np.uint16))
+    with pytest.raises(ArgumentError, match="float32"):
+        pictures.add(np.zeros((2, 2, 3), np.float32))
+    assert pictures.finish()["count"].tolist() == [1]
