@@ -55,9 +55,7 @@ def test_batches_give_the_same_items_as_single_reads(fixtures, name):
     for case in golden_cases(fixtures, name):
         ds = LeRobotDataset("any/name", root=fixtures / name, **case["kwargs"])
         indices = [int(index) for index in case["items"]]
-        for item, expected in zip(
-            ds.__getitems__(indices), case["items"].values(), strict=True
-        ):
+        for item, expected in zip(ds.__getitems__(indices), case["items"].values(), strict=True):
             assert compare(dict(item), expected) == {}
 
 

@@ -399,7 +399,9 @@ def test_a_picture_that_does_not_decode(tmp_path):
     pictures[3]["bytes"] = None
     at = table.schema.get_field_index("c")
     pq.write_table(
-        table.set_column(at, table.schema.field(at), pa.array(pictures, table.schema.field(at).type)),
+        table.set_column(
+            at, table.schema.field(at), pa.array(pictures, table.schema.field(at).type)
+        ),
         path,
     )
     ds = demoreel.open(root)

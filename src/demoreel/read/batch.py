@@ -13,8 +13,8 @@ from demoreel.read.pictures import Allocate, Camera, Size
 from demoreel.read.pool import DecodePool, Job
 from demoreel.read.windows import Expanded, expand
 
-Batch = dict[str, Column]
-"""Feature key -> a column with one entry per sample."""
+Batch = dict[str, Any]
+"""Feature key -> a column with one entry per sample: an array, or a list for text."""
 
 
 class BatchReader:

@@ -274,7 +274,8 @@ class LayoutTests:
         order = np.random.default_rng(1).permutation(len(ds))
         where = locations(lengths)
         for number in order.tolist():
-            check_item(ds[number], *where[number], (FRONT,))
+            episode, frame = where[number]
+            check_item(ds[number], episode, frame, (FRONT,))
 
     @pytest.mark.parametrize("fps", [10, 29.97, 50])
     def test_frame_rates(self, tmp_path: Path, fps: float) -> None:

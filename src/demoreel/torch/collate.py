@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.dataloader import default_collate
 
-from demoreel.read.memory import Recycler
+from demoreel.torch.memory import TensorBatch
 
 
 class Sample(dict[str, Any]):
@@ -25,13 +23,13 @@ class Sample(dict[str, Any]):
 
     __slots__ = ("batch", "place", "values_as_cut")
 
-    def __init__(self, values: dict[str, Any], batch: dict[str, Any], place: int) -> None:
+    def __init__(self, values: dict[str, Any], batch: TensorBatch, place: int) -> None:
         super().__init__(values)
         self.batch = batch
         self.place = place
         self.values_as_cut = values
 
-    def is_as_cut(self, batch: dict[str, Any], place: int) -> bool:
+    def is_as_cut(self, batch: TensorBatch, place: int) -> bool:
         """Whether this still is that place of that batch, with nothing replaced."""
         cut = self.values_as_cut
         return (
@@ -46,7 +44,7 @@ class Sample(dict[str, Any]):
         return (dict, (dict(self),))
 
 
-def cut_samples(batch: dict[str, Any], count: int) -> list[dict[str, Any]]:
+def cut_samples(batch: TensorBatch, count: int) -> list[dict[str, Any]]:
     """Cut a batch into samples that can be put together again."""
     samples: list[dict[str, Any]] = []
     for place in range(count):
@@ -61,11 +59,11 @@ def collate_samples(
     batch = samples[0].batch
     whole = len(samples) == _batch_length(batch)
     if whole and all(sample.is_as_cut(batch, place) for place, sample in enumerate(samples)):
-        return batch
+        return batch.ready_to_travel()
     return {key: _collated([sample[key] for sample in samples]) for key in samples[0]}
 
 
-def _batch_length(batch: dict[str, Any]) -> int:
+def _batch_length(batch: TensorBatch) -> int:
     return len(next(iter(batch.values()))) if batch else 0
 
 
@@ -76,33 +74,3 @@ def _collated(values: list[Any]) -> Any:
 
 
 default_collate_fn_map[Sample] = collate_samples
-
-
-class Allocator:
-    """Makes the memory of a batch: in a DataLoader worker, memory that is shared.
-
-    What a worker decodes then reaches the training process without another copy. Elsewhere, the
-    memory of batches that have been dropped serves again.
-    """
-
-    def __init__(self, memory: Recycler) -> None:
-        self._memory = memory
-        self._shared: dict[int, torch.Tensor] = {}
-        self._in_worker = torch.utils.data.get_worker_info() is not None
-
-    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Return an uninitialised array."""
-        if not self._in_worker:
-            return self._memory(shape, dtype)
-        kind = torch.from_numpy(np.empty(0, dtype)).dtype
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        storage = torch.UntypedStorage._new_shared(max(1, size))  # type: ignore[no-untyped-call]
-        tensor = torch.empty(0, dtype=kind).set_(storage).view(shape)
-        self._shared[tensor.data_ptr()] = tensor
-        array: np.ndarray = tensor.numpy()
-        return array
-
-    def tensor(self, array: np.ndarray) -> torch.Tensor:
-        """Return the tensor over an array from here, perhaps reshaped."""
-        found = self._shared.get(array.__array_interface__["data"][0])
-        return torch.from_numpy(array) if found is None else found.view(array.shape)

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
+import torch
 from demoreel.errors import ArgumentError
 from demoreel.read.dataset import Dataset
-from demoreel.torch.collate import Allocator, cut_samples
+from demoreel.torch.collate import cut_samples
 from demoreel.torch.home import local_root
+from demoreel.torch.memory import Allocator, TensorBatch, ring_of_this_worker
 from demoreel.torch.metadata import LeRobotDatasetMetadata
+from demoreel.torch.ring import Ring
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
@@ -97,6 +99,7 @@ class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
             depth_unit=depth_output_unit,
             decode_threads=decode_threads,
         )
+        self._ring_of_process: tuple[int | None, Ring | None] = (None, None)
         self._describe()
 
     def _filtered(
@@ -121,6 +124,7 @@ class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         del state["meta"]  # every process reads the metadata itself
+        state["_ring_of_process"] = (None, None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -186,24 +190,35 @@ class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
                         item[key] = self.image_transforms(item[key])
         return items
 
-    def read_batch(self, indices: Sequence[int]) -> dict[str, Any]:
+    def read_batch(self, indices: Sequence[int]) -> TensorBatch:
         """Return a batch as tensors with a leading axis, before ``image_transforms``."""
-        allocate = Allocator(self.reader.memory)
+        memory = Allocator(self.reader.memory, self._ring())
+        # Pictures that will become floats are decoded to memory that stays here.
+        allocate = memory.shared if self._return_uint8 else memory.private
         batch = self.reader.batch(indices, allocate=allocate)
-        return {key: self._tensor(key, column, allocate) for key, column in batch.items()}
+        tensors = {key: self._tensor(key, column, memory) for key, column in batch.items()}
+        return TensorBatch(tensors, memory.blocks)
 
-    def _tensor(self, key: str, column: np.ndarray | list[Any], allocate: Allocator) -> Any:
+    def _ring(self) -> Ring | None:
+        """Return this worker's shared blocks; made anew in every process."""
+        process, ring = self._ring_of_process
+        if process != os.getpid():
+            ring = ring_of_this_worker()
+            self._ring_of_process = (os.getpid(), ring)
+        return ring
+
+    def _tensor(self, key: str, column: np.ndarray | list[Any], memory: Allocator) -> Any:
         if isinstance(column, list):
             return column
         feature = self.reader.features.get(key)
         if feature is None or not feature.is_camera:
             return torch.from_numpy(_as_lerobot_numbers(column))
-        tensor = allocate.tensor(column)
+        tensor = torch.from_numpy(column)
         if feature.is_video and tensor.ndim == 5 and tensor.shape[1] == 1:
             tensor = tensor.squeeze(1)  # lerobot drops the axis of a window of one video frame
         if feature.is_depth or (feature.is_video and self._return_uint8):
             return tensor
-        unit = allocate.tensor(allocate(tuple(tensor.shape), np.dtype(np.float32)))
+        unit = torch.from_numpy(memory.shared(tuple(tensor.shape), np.dtype(np.float32)))
         return torch.div(tensor, 255.0, out=unit)
 
     def __repr__(self) -> str:

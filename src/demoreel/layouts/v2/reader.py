@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -10,15 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from demoreel.errors import FrameMismatchError, MetadataError
 from demoreel.layouts.base import Clip, Column
 from demoreel.layouts.rows import ParquetRows, rows_of
 from demoreel.media.video import open_video
 from demoreel.model import Episodes, Info, Stats, Tasks, combine_stats, stats_from_json
-from demoreel.storage.json_files import read_json, read_json_lines
+from demoreel.storage.arrow import as_numpy
+from demoreel.storage.json_files import read_json, read_json_lines, read_json_table
 
 log = logging.getLogger(__name__)
+
+
+_NUMBERS = ("episode_index", "length")
 
 
 class V2Reader:
@@ -29,13 +35,15 @@ class V2Reader:
         self.info = info
         self.layout = info.version
         self.tasks = self._read_tasks()
-        self._lines = self._read_episodes()
-        where = str(root / "meta" / "episodes.jsonl")
+        table = self._read_episodes()
+        number = as_numpy(table.column("episode_index"))
+        self._order = np.argsort(number, kind="stable")
+        self._table = table
         self.episodes = Episodes(
-            np.array([line["episode_index"] for line in self._lines], dtype=np.int64),
-            np.array([line["length"] for line in self._lines], dtype=np.int64),
+            number[self._order],
+            as_numpy(table.column("length"))[self._order],
             details=self._details,
-            where=where,
+            where=str(root / "meta" / "episodes.jsonl"),
         )
 
     def _read_tasks(self) -> Tasks:
@@ -46,14 +54,19 @@ class V2Reader:
         except (KeyError, TypeError, ValueError) as error:
             raise MetadataError(f"A task has no {error}.", file=path) from error
 
-    def _read_episodes(self) -> list[dict[str, Any]]:
+    def _read_episodes(self) -> pa.Table:
         path = self.root / "meta" / "episodes.jsonl"
+        table = read_json_table(path)
+        if table is not None and all(_is_whole_column(table, name) for name in _NUMBERS):
+            return table
         lines = read_json_lines(path)
         for number, line in enumerate(lines, 1):
-            for name in ("episode_index", "length"):
+            for name in _NUMBERS:
                 if not isinstance(line.get(name), int):
                     raise MetadataError(f"An episode has no {name}.", file=path, line=number)
-        return sorted(lines, key=lambda line: line["episode_index"])
+        # Regular in what matters, irregular in the rest: the rest stays as it is, line by line.
+        numbers = {name: pa.array([line[name] for line in lines], pa.int64()) for name in _NUMBERS}
+        return pa.table({**numbers, "line": pa.array([json.dumps(line) for line in lines])})
 
     @cached_property
     def stats(self) -> Stats | None:
@@ -125,15 +138,24 @@ class V2Reader:
         return Clip(video, 0)
 
     def _details(self, position: int) -> dict[str, Any]:
-        line = self._lines[position]
-        known = ("episode_index", "length", "tasks")
+        line = self._table.slice(int(self._order[position]), 1).to_pylist()[0]
+        if "line" in line:
+            line = json.loads(line["line"])
+        known = (*_NUMBERS, "tasks")
         return {
             "tasks": tuple(line.get("tasks") or ()),
             "data_file": self.data_file(position),
             "video_files": {key: self.video_file(position, key) for key in self.info.video_keys},
-            "extra": {name: value for name, value in line.items() if name not in known},
+            "extra": {n: v for n, v in line.items() if n not in known and v is not None},
         }
 
     def episode_columns(self) -> Mapping[str, np.ndarray]:
         """Return what v3.0 would have in ``meta/episodes``, by LeRobot's names."""
         return {"episode_index": self.episodes.episode_index, "length": self.episodes.length}
+
+
+def _is_whole_column(table: pa.Table, name: str) -> bool:
+    if name not in table.column_names:
+        return False
+    column = table.column(name)
+    return bool(pa.types.is_integer(column.type)) and column.null_count == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,8 @@ class _EpisodeTable:
         for camera in info.video_keys:
             fields = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
             names += [f"videos/{camera}/{field}" for field in fields]
-        parts = [_read_columns(path, names, optional) for path in self._paths]
+        with ThreadPoolExecutor(8) as pool:  # Arrow reads without the GIL; files may be many
+            parts = list(pool.map(lambda path: _read_columns(path, names, optional), self._paths))
         shared = [
             name for name in (*names, *optional) if all(name in p.column_names for p in parts)
         ]

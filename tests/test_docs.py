@@ -1,0 +1,119 @@
+"""Every example in README.md and docs/ runs, on datasets at the paths that the examples use."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demoreel.testing import make_dataset
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)(#[^)]*)?\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page; ``line`` is where its content begins."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(match[1], match[2], text.count("\n", 0, match.start()) + 2)
+        for match in FENCE.finditer(text)
+    ]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the datasets of the examples in it."""
+    folder = tmp_path_factory.mktemp("docs")
+    for path in ("path/to/dataset", "home/me/my_task"):
+        make_dataset(
+            folder / path,
+            episodes=[40, 30, 50, 35],
+            cameras={"observation.images.front": (96, 128), "observation.images.wrist": (64, 64)},
+            tasks=("pick the red cube", "push the blue block"),
+        )
+    commands = folder / "bin"
+    commands.mkdir()
+    (commands / "demoreel").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m demoreel "$@"\n')
+    (commands / "demoreel").chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def here(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(world)
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(world / "home"))
+    return world
+
+
+def name_of(page: Path) -> str:
+    return page.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_blocks_say_what_they_are(page):
+    """A block is run (python, bash) or is not meant to be (text)."""
+    assert page.read_text().count("```") == 2 * len(blocks_of(page))
+    assert {block.language for block in blocks_of(page)} <= {"python", "bash", "text"}
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if any(b.language == "python" for b in blocks_of(p))], ids=name_of
+)
+def test_python_examples(page, here):
+    """In order, sharing their names within a page."""
+    names: dict[str, Any] = {"__name__": "example"}
+    for block in blocks_of(page):
+        if block.language == "python":
+            at_its_line = "\n" * (block.line - 1) + block.text
+            exec(compile(at_its_line, str(page), "exec"), names)
+
+
+def commands() -> list[Any]:
+    lines = [
+        (page, line)
+        for page in PAGES
+        for block in blocks_of(page)
+        if block.language == "bash"
+        for line in block.text.splitlines()
+    ]
+    return [pytest.param(line, id=f"{page.name}: {line}") for page, line in lines]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands(line, here, tmp_path):
+    """Each in a shell, where `demoreel` is this one."""
+    assert line.startswith("demoreel "), "a bash block holds demoreel commands; others are text"
+    (tmp_path / "path").symlink_to(here / "path")
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{here / 'bin'}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page):
+    for match in LINK.finditer(page.read_text()):
+        target = match[1]
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
