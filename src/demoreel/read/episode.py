@@ -46,7 +46,9 @@ class EpisodeView:
             hint = nearest(key, columns)
             if key in features:
                 hint = f"{key!r} is a camera: use frames({key!r})"
-            raise UnknownKeyError(f"There is no column {key!r}.", hint=hint)
+            raise UnknownKeyError(
+                f"There is no column {key!r}.", hint=hint, dataset=self._reader.root
+            )
         return self._reader.rows(self._rows(0, len(self)), [key])[key]
 
     def frames(self, camera: str, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray]:
@@ -67,7 +69,9 @@ class EpisodeView:
         features = self._reader.info.features
         if camera not in self._reader.info.cameras:
             raise UnknownKeyError(
-                f"There is no camera {camera!r}.", hint=nearest(camera, self._reader.info.cameras)
+                f"There is no camera {camera!r}.",
+                hint=nearest(camera, self._reader.info.cameras),
+                dataset=self._reader.root,
             )
         end = len(self) if stop is None else stop
         if not 0 <= start <= end <= len(self):

@@ -1,0 +1,50 @@
+"""The ``demoreel`` command: one module per verb, one way to print, one way to fail.
+
+Results go to stdout, everything else to stderr. Starting up imports neither numpy nor Arrow nor
+PyAV: a verb imports what it needs when it runs.
+
+    0    it worked
+    1    the dataset, its files or the disk are at fault
+    2    the command was: an unknown option, camera or frame, a file that would be overwritten
+    130  Ctrl-C
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Nothing is raised.
+
+    Args:
+        arguments: What stands behind ``demoreel``; by default, the process's own.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _never_fail_to_print()
+        from demoreel.cli.app import run
+
+        code = run(given)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader of our output, `head` say, has seen enough. Python flushes stdout once more
+        # on its way out, which must not fail a second time.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _never_fail_to_print() -> None:
+    """Show characters that the terminal's encoding lacks as escapes, rather than fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,110 @@
+"""``demoreel bench``: how fast a dataset loads on this machine."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.output import Column, Output, size
+
+if TYPE_CHECKING:
+    from demoreel.read.speed import Speed
+
+log = logging.getLogger(__name__)
+
+
+def bench(
+    path: DatasetPath,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            "--window",
+            "-w",
+            min=2,
+            metavar="N",
+            help="Measure samples with the last N frames of each camera, too.",
+            show_default=False,
+        ),
+    ] = None,
+    camera: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--camera", "-c", metavar="KEY", help="Only this; may be repeated.", show_default=False
+        ),
+    ] = None,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", "-s", min=0.1, metavar="S", help="How long to measure."),
+    ] = 6.0,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "-b", min=1, metavar="N", help="Samples in a batch.")
+    ] = 32,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", min=1, metavar="N", help="Threads that decode; by default every core."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Draws the frames.")] = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Measure how fast random batches load, against the floor.
+
+    The floor is decoding and converting the same pictures on as many threads, and nothing else.
+    Bytes are in memory before the clock starts: the disk is not measured.
+    """
+    out = Output(json=json, quiet=quiet, debug=debug)
+    from demoreel.read.speed import measure_speed
+
+    speeds: dict[str, Speed] = {}
+    for name, frames in (("single frames", 1), (f"windows of {window}", window)):
+        if frames is None:
+            continue
+        log.debug("measuring %s", name)
+        with out.progress(f"measuring {name}") as progress:
+            speeds[name] = measure_speed(
+                path,
+                window=frames,
+                cameras=camera or None,
+                batch_size=batch_size,
+                seconds=seconds,
+                threads=threads,
+                seed=seed,
+                progress=progress,
+            )
+    if out.json:
+        out.result({"path": str(path), "speeds": [asdict(speed) for speed in speeds.values()]})
+    else:
+        _show(out, speeds)
+
+
+def _show(out: Output, speeds: dict[str, Speed]) -> None:
+    headings = ("samples/s", "floor", "share", "encoded/sample", "encoded/s")
+    out.table(
+        [Column("batches of"), *(Column(name, right=True) for name in headings)],
+        [(name, *_cells(speed)) for name, speed in speeds.items()],
+    )
+    first = next(iter(speeds.values()))
+    out.line()
+    out.line(
+        f"batch size {first.batch_size}, decoding threads {first.threads}, "
+        f"opened in {1000 * first.open_s:.0f} ms"
+    )
+    if first.share is not None:
+        out.line("floor: decoding and converting the same pictures, and nothing else")
+
+
+def _cells(speed: Speed) -> tuple[str, ...]:
+    return (
+        f"{speed.samples_per_s:.0f}",
+        "" if speed.floor_samples_per_s is None else f"{speed.floor_samples_per_s:.0f}",
+        "" if speed.share is None else f"{100 * speed.share:.0f} %",
+        size(speed.bytes_per_sample),
+        size(speed.bytes_per_sample * speed.samples_per_s),
+    )

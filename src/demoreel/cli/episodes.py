@@ -1,0 +1,108 @@
+"""``demoreel episodes``: a table of the episodes."""
+
+from __future__ import annotations
+
+import itertools
+import json as json_module
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.output import Column, Output
+
+if TYPE_CHECKING:
+    from demoreel.model import Episode
+    from demoreel.read.dataset import Dataset
+
+_SHOWN_IN_A_TERMINAL = 40
+_TASK_WIDTH = 40
+
+
+def episodes(
+    path: DatasetPath,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            "-n",
+            min=0,
+            metavar="N",
+            help=f"Show N episodes, 0 for all. By default {_SHOWN_IN_A_TERMINAL} in a terminal, "
+            "else all.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """List the episodes: length, task and files of each.
+
+    Rows are printed as they are made, so a million episodes start at once. A pipe gets them
+    separated by tabs.
+    """
+    import demoreel
+
+    out = Output(json=json, quiet=quiet, debug=debug)
+    dataset = demoreel.open(path)
+    if limit is None and out.is_terminal and not out.json:
+        limit = _SHOWN_IN_A_TERMINAL
+    shown = itertools.islice(dataset.episodes, limit or None)
+    if out.json:
+        _print_json(dataset, shown)
+        return
+    out.stream(_columns(dataset), (_row(episode, dataset.fps) for episode in shown))
+    hidden = len(dataset.episodes) - (limit or len(dataset.episodes))
+    if hidden > 0:
+        out.note(f"and {hidden:,} more; --limit 0 shows all")
+
+
+def _columns(dataset: Dataset) -> list[Column]:
+    """Return columns as wide as their widest cell will be."""
+    every = dataset.episodes
+    longest = float(every.length.max()) / dataset.fps
+    task = max((len(text) for text in dataset.tasks.values()), default=4)
+    return [
+        Column("episode", right=True, width=max(7, len(str(every.episode_index.max())))),
+        Column("frames", right=True, width=max(6, len(str(every.length.max())))),
+        Column("seconds", right=True, width=max(7, len(f"{longest:.2f}"))),
+        Column("task", width=min(max(task, 4), _TASK_WIDTH)),
+        Column("files"),
+    ]
+
+
+def _row(episode: Episode, fps: float) -> tuple[str, ...]:
+    files = [episode.data_file or "", *episode.video_files.values()]
+    return (
+        str(episode.index),
+        str(episode.length),
+        f"{episode.length / fps:.2f}",
+        "; ".join(map(str, episode.tasks)),
+        ", ".join(files),
+    )
+
+
+def _print_json(dataset: Dataset, shown: Iterator[Episode]) -> None:
+    """Print one object, an episode at a time: the whole text may be larger than memory."""
+    head = {"path": str(dataset.root), "total": len(dataset.episodes)}
+    print(json_module.dumps(head, ensure_ascii=False)[:-1] + ', "episodes": [', end="")
+    separator = "\n  "
+    for episode in shown:
+        facts = json_module.dumps(_facts(episode, dataset.fps), ensure_ascii=False)
+        print(separator, facts, end="", sep="")
+        separator = ",\n  "
+    print("\n]}")
+
+
+def _facts(episode: Episode, fps: float) -> dict[str, Any]:
+    return {
+        "episode": episode.index,
+        "frames": episode.length,
+        "seconds": episode.length / fps,
+        "first_frame": episode.start,
+        "tasks": list(episode.tasks),
+        "data_file": episode.data_file,
+        "video_files": dict(episode.video_files),
+    }

@@ -1,0 +1,155 @@
+"""``demoreel info``: what a dataset is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.output import Column, Output, count, duration, size
+
+if TYPE_CHECKING:
+    from demoreel.model import Feature
+    from demoreel.read.dataset import Dataset
+
+_TASKS_SHOWN = 12
+
+
+def info(path: DatasetPath, json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
+    """Show what a dataset is: its tasks, features and cameras.
+
+    Reads the metadata only. Cameras are shown as the metadata describes them.
+    """
+    import demoreel
+
+    out = Output(json=json, quiet=quiet, debug=debug)
+    facts = describe(demoreel.open(path))
+    if out.json:
+        out.result(facts)
+    else:
+        _show(out, facts)
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """Return what is known of a dataset from its metadata and the sizes of its files."""
+    meta, frames = dataset.info, len(dataset)
+    features = dataset.features.values()
+    return {
+        "path": str(dataset.root),
+        "layout": dataset.layout,
+        "robot_type": meta.robot_type,
+        "fps": dataset.fps,
+        "episodes": len(dataset.episodes),
+        "frames": frames,
+        "seconds": frames / dataset.fps,
+        "tasks": [{"task_index": index, "task": text} for index, text in dataset.tasks.items()],
+        "features": {f.key: _feature(f) for f in features if not f.is_camera},
+        "cameras": {f.key: _camera(f) for f in features if f.is_camera},
+        "has_stats": dataset.stats is not None,
+        "disk": _on_disk(dataset.root),
+    }
+
+
+def _feature(feature: Feature) -> dict[str, Any]:
+    return {"dtype": feature.dtype, "shape": list(feature.shape), "names": feature.names}
+
+
+def _camera(feature: Feature) -> dict[str, Any]:
+    height, width, channels = feature.picture_shape
+    return {
+        "height": height,
+        "width": width,
+        "channels": channels,
+        "stored_as": feature.dtype,
+        "codec": feature.info.get("video.codec"),
+        "pix_fmt": feature.info.get("video.pix_fmt"),
+        "fps": feature.info.get("video.fps"),
+        "is_depth": feature.is_depth,
+    }
+
+
+def _on_disk(root: Path) -> dict[str, dict[str, int]]:
+    """Return files and bytes of each folder in the dataset's own, and of all."""
+    found: dict[str, dict[str, int]] = {}
+    total = {"files": 0, "bytes": 0}
+    for folder, _, names in os.walk(root):
+        part = os.path.relpath(folder, root).split(os.sep)[0]
+        for name in names:
+            length = os.stat(os.path.join(folder, name)).st_size
+            for sums in (found.setdefault(part, {"files": 0, "bytes": 0}), total):
+                sums["files"] += 1
+                sums["bytes"] += length
+    found.pop(os.curdir, None)  # what lies beside the folders counts in the total only
+    return {**dict(sorted(found.items())), "total": total}
+
+
+def _show(out: Output, facts: dict[str, Any]) -> None:
+    out.line(f"{Path(facts['path']).resolve().name}: LeRobot {facts['layout']}", style="bold")
+    lines = {
+        "path": facts["path"],
+        "robot": facts["robot_type"] or "not named",
+        "episodes": f"{facts['episodes']:,}",
+        "frames": f"{facts['frames']:,} at {facts['fps']:g} fps: {duration(facts['seconds'])}",
+        "stats": "yes" if facts["has_stats"] else "none",
+        "on disk": _disk_text(facts["disk"]),
+    }
+    for name, text in lines.items():
+        out.line(f"  {name:<9} {text}")
+    _show_tasks(out, facts["tasks"])
+    out.line()
+    out.table(
+        [Column("feature"), Column("dtype"), Column("shape"), Column("names")],
+        [
+            (key, f["dtype"], _shape_text(f["shape"]), _names_text(f["names"]))
+            for key, f in facts["features"].items()
+        ],
+    )
+    if facts["cameras"]:
+        out.line()
+        out.table(
+            [Column("camera"), Column("height x width"), Column("stored as"), Column("fps", True)],
+            [
+                (key, f"{c['height']} x {c['width']}", _stored_text(c), _fps_text(c["fps"]))
+                for key, c in facts["cameras"].items()
+            ],
+        )
+
+
+def _show_tasks(out: Output, tasks: list[dict[str, Any]]) -> None:
+    out.line()
+    rows = [(str(task["task_index"]), task["task"]) for task in tasks]
+    shown = rows[:_TASKS_SHOWN] if out.is_terminal else rows
+    out.table([Column("task", right=True), Column("what the robot was asked to do")], shown)
+    if len(shown) < len(rows):
+        out.line(f"      and {len(rows) - len(shown):,} more; --json shows all")
+
+
+def _disk_text(disk: dict[str, dict[str, int]]) -> str:
+    parts = [f"{name} {size(sums['bytes'])}" for name, sums in disk.items() if name != "total"]
+    total = disk["total"]
+    return f"{size(total['bytes'])} in {count(total['files'], 'file')} ({', '.join(parts)})"
+
+
+def _shape_text(shape: list[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _names_text(names: object) -> str:
+    """Return the names that a recorder gave; some wrap them in a dict, some nest them."""
+    if names is None:
+        return ""
+    if isinstance(names, dict):
+        names = next(iter(names.values())) if len(names) == 1 else list(names)
+    if isinstance(names, list):
+        return ", ".join(_names_text(name) for name in names)
+    return str(names)
+
+
+def _stored_text(camera: dict[str, Any]) -> str:
+    details = [camera["codec"], camera["pix_fmt"], "depth" if camera["is_depth"] else None]
+    return " ".join([camera["stored_as"], *(str(detail) for detail in details if detail)])
+
+
+def _fps_text(fps: object) -> str:
+    return f"{fps:g}" if isinstance(fps, (int, float)) else ""

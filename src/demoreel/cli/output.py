@@ -1,0 +1,227 @@
+"""One way to print: results to stdout, everything else to stderr, plain text wherever no one looks.
+
+A terminal gets colours and columns that fit; a pipe gets neither, so that what is printed can be
+cut, compared and parsed. Texts from a dataset are a stranger's: control characters in them are
+shown as escapes, and never reach the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+_ROWS_AT_ONCE = 200
+_GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: Its heading.
+        right: Whether numbers stand in it, flush right.
+        width: Characters; None is as many as its cells need, or the rest of a line.
+    """
+
+    name: str
+    right: bool = False
+    width: int | None = None
+
+
+log = logging.getLogger(__name__)
+
+
+class Output:
+    """Where a verb prints to.
+
+    Args:
+        json: Results are printed as JSON; notes and progress stay silent.
+        quiet: Nothing but results and errors.
+        debug: Log everything.
+    """
+
+    def __init__(self, *, json: bool, quiet: bool, debug: bool) -> None:
+        self.json = json
+        self.silent = quiet or json
+        level = logging.DEBUG if debug else logging.ERROR if quiet else logging.WARNING
+        logging.basicConfig(stream=sys.stderr, level=level, format="%(levelname)s: %(message)s")
+        # A warning's place in the code means nothing at a terminal.
+        warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether results go to a terminal."""
+        return sys.stdout.isatty()
+
+    def result(self, value: Mapping[str, Any]) -> None:
+        """Print a result as one JSON object."""
+        print(json.dumps(value, ensure_ascii=False, indent=2))
+
+    def line(self, text: str = "", *, style: str | None = None) -> None:
+        """Print a line of a result."""
+        if style is None or not self.is_terminal:
+            print(printable(text))
+        else:
+            console(sys.stdout).print(printable(text), style=style)
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+        """Print a small table, its columns aligned; a terminal's edge cuts the last one."""
+        if not self.is_terminal:
+            _print_aligned(columns, rows)
+            return
+        from rich.cells import cell_len
+
+        widths = [max(map(cell_len, cells)) for cells in zip(_names(columns), *rows, strict=True)]
+        sized = [replace(c, width=width) for c, width in zip(columns, widths, strict=True)]
+        self.stream(sized, rows)
+
+    def stream(self, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+        """Print a table of any length while its rows are made.
+
+        A pipe gets a line of names, then rows, their cells separated by tabs. For a terminal,
+        columns need widths, as cells are still to come; the last one gets the rest of the line.
+        """
+        if not self.is_terminal:
+            print("\t".join(_names(columns)))
+            for row in rows:
+                print("\t".join(map(printable, row)))
+            return
+        *first, last = columns
+        rest = console(sys.stdout).width - sum((column.width or 0) + _GAP for column in first)
+        sized = [*first, replace(last, width=max(_GAP, min(rest, last.width or rest)))]
+        heading = True
+        for portion in _portions(rows, _ROWS_AT_ONCE):
+            self._print_rows(sized, portion, heading=heading)
+            heading = False
+
+    def _print_rows(
+        self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, heading: bool
+    ) -> None:
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=heading)
+        table.header_style = "bold"
+        for column in columns:
+            table.add_column(
+                column.name,
+                justify="right" if column.right else "left",
+                width=column.width,
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+        for row in rows:
+            table.add_row(*map(printable, row))
+        console(sys.stdout).print(table)
+
+    def note(self, text: str) -> None:
+        """Say something that is not a result."""
+        if not self.silent:
+            print(printable(text), file=sys.stderr)
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callable[[float], None]]:
+        """Yield a function that takes the share that is done, and shows it on a terminal."""
+        if self.silent or not sys.stderr.isatty():
+            yield lambda share: None
+            return
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn())
+        with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
+            task = bar.add_task(what, total=1.0)
+            yield lambda share: bar.update(task, completed=share)
+
+
+def console(stream: TextIO) -> Console:
+    """Return a rich console that decorates for terminals only, and never where NO_COLOR is set."""
+    from rich.console import Console
+
+    terminal = stream.isatty()
+    decorate = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Console(
+        file=stream,
+        force_terminal=terminal,
+        color_system="auto" if decorate else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def paint_error(text: str) -> None:
+    """Begin a line on stderr, in red where that is a terminal."""
+    if sys.stderr.isatty():
+        console(sys.stderr).print(text, style="bold red", end="")
+    else:
+        print(text, end="", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _names(columns: Sequence[Column]) -> list[str]:
+    return [column.name for column in columns]
+
+
+def _print_aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    cells = [_names(columns), *([*map(printable, row)] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        padded = [
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ]
+        print((" " * _GAP).join(padded).rstrip())
+
+
+def _portions(rows: Iterable[Sequence[str]], size: int) -> Iterator[list[Sequence[str]]]:
+    portion: list[Sequence[str]] = []
+    for row in rows:
+        portion.append(row)
+        if len(portion) == size:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
+
+
+def count(number: int, thing: str) -> str:
+    """Return ``1 frame``, ``12,345 frames``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def size(number: float) -> str:
+    """Return a number of bytes in the unit that suits it."""
+    units = ("B", "kB", "MB", "GB", "TB")
+    power = 0
+    while number >= 999.5 and power < len(units) - 1:
+        number /= 1000
+        power += 1
+    return f"{number:.3g} {units[power]}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them: ``34.2 s``, ``12 min 5 s``, ``3 h 20 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60:,} h {minutes % 60} min"

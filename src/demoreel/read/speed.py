@@ -1,0 +1,265 @@
+"""How fast a dataset loads on this machine, against the floor.
+
+The floor is what no reader can beat: decoding and converting the very same stretches of video (or
+encoded pictures), found and loaded beforehand, on as many threads, into one picture's memory. What
+a reader adds to it is planning, reading bytes and rows, and making batches.
+
+Machines are noisy, so rounds of the two alternate, each pair on the same random frames, and medians
+are reported. Bytes are loaded once before a round: both sides find them in the page cache, and the
+disk is not measured. ``bytes_per_sample`` tells what the disk would have to deliver.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from demoreel.errors import ArgumentError
+from demoreel.layouts.base import Reader
+from demoreel.media.decode import Decoder, Stretch, group_frames
+from demoreel.media.video import Video
+from demoreel.model import Feature
+from demoreel.read.dataset import Dataset
+from demoreel.read.pictures import Camera
+from demoreel.read.pool import DecodePool, Job
+from demoreel.read.windows import expand
+from demoreel.storage.local import open_file
+
+ROUNDS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What was measured.
+
+    Attributes:
+        window: Frames of each camera in a sample.
+        batch_size: Samples in a batch.
+        threads: Threads that decoded, on both sides.
+        samples: Samples that were timed on each side.
+        open_s: Seconds that opening the dataset took.
+        samples_per_s: Median over the rounds, through ``Dataset.batch``.
+        floor_samples_per_s: Median over the rounds; None where no camera is to be decoded.
+        share: Median over the rounds of reader to floor; 1 would be perfect.
+        bytes_per_sample: Encoded bytes that a sample needs, those of shared stretches split.
+    """
+
+    window: int
+    batch_size: int
+    threads: int
+    samples: int
+    open_s: float
+    samples_per_s: float
+    floor_samples_per_s: float | None
+    share: float | None
+    bytes_per_sample: float
+
+
+def measure_speed(
+    root: str | os.PathLike[str],
+    *,
+    window: int = 1,
+    cameras: Iterable[str] | None = None,
+    batch_size: int = 32,
+    seconds: float = 5.0,
+    threads: int | None = None,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> Speed:
+    """Load random batches of a dataset, and decode the same pictures without the reader.
+
+    Args:
+        root: The dataset's folder.
+        window: Frames of each camera in a sample, the last being the current one.
+        cameras: Decode only these.
+        batch_size: Samples in a batch.
+        seconds: How long to measure, both sides together. Loading the bytes beforehand and
+            finding out how long a batch takes come on top.
+        threads: Threads that decode; by default every core.
+        seed: Draws the frames.
+        progress: Called with the share that is done, 0 to 1.
+
+    Raises:
+        ArgumentError: A number is not positive.
+        DemoreelError: What opening or reading the dataset raises.
+    """
+    _refuse_nonsense(window=window, batch_size=batch_size, seconds=seconds)
+    started = time.perf_counter()
+    dataset = _opened(root, window, cameras, threads)
+    open_s = time.perf_counter() - started
+    floor = _Floor(dataset, window, threads)
+    random = np.random.default_rng(seed)
+
+    def draw(batches: int) -> list[np.ndarray]:
+        return list(random.integers(0, len(dataset), (batches, batch_size)))
+
+    batches = _batches_in(dataset, draw, seconds / (2 * ROUNDS))
+    reader_rates, floor_rates, shares, loaded = [], [], [], 0
+    for number in range(ROUNDS):
+        work = draw(batches)
+        jobs = floor.prepare(work)
+        loaded += floor.loaded_bytes
+        samples = batches * batch_size
+        reader_rates.append(samples / _timed(lambda: _read_all(dataset, work)))  # noqa: B023
+        if jobs:
+            floor_rates.append(samples / _timed(lambda: floor.pool.run(jobs)))  # noqa: B023
+            shares.append(reader_rates[-1] / floor_rates[-1])
+        if progress is not None:
+            progress((number + 1) / ROUNDS)
+    return Speed(
+        window=window,
+        batch_size=batch_size,
+        threads=floor.pool.threads,
+        samples=ROUNDS * batches * batch_size,
+        open_s=open_s,
+        samples_per_s=median(reader_rates),
+        floor_samples_per_s=median(floor_rates) if floor_rates else None,
+        share=median(shares) if shares else None,
+        bytes_per_sample=loaded / (ROUNDS * batches * batch_size),
+    )
+
+
+def _refuse_nonsense(*, window: int, batch_size: int, seconds: float) -> None:
+    for name, value in (("window", window), ("batch_size", batch_size), ("seconds", seconds)):
+        if not value > 0:
+            raise ArgumentError(f"{name} must be positive, not {value}.")
+
+
+def _opened(
+    root: str | os.PathLike[str], window: int, cameras: Iterable[str] | None, threads: int | None
+) -> Dataset:
+    dataset = Dataset(root, cameras=cameras, decode_threads=threads)
+    if window == 1:
+        return dataset
+    windows = {key: _offsets(window) for key in dataset.cameras}
+    return Dataset(root, cameras=dataset.cameras, windows=windows, decode_threads=threads)
+
+
+def _offsets(window: int) -> list[int]:
+    return list(range(1 - window, 1))
+
+
+def _batches_in(dataset: Dataset, draw: Callable[[int], list[np.ndarray]], seconds: float) -> int:
+    """Return how many batches fit into so many seconds, by trying: first once to warm up."""
+    _read_all(dataset, draw(1))
+    took = min(_timed(lambda: _read_all(dataset, draw(1))) for _ in range(2))
+    return max(1, round(seconds / took))
+
+
+def _read_all(dataset: Dataset, batches: list[np.ndarray]) -> None:
+    for indices in batches:
+        dataset.batch(indices)
+
+
+def _timed(work: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+class _Floor:
+    """Decodes and converts what batches need, all of it found and loaded beforehand."""
+
+    def __init__(self, dataset: Dataset, window: int, threads: int | None) -> None:
+        self._dataset = dataset
+        self._offsets = np.array(_offsets(window))
+        self._threads = threading.local()
+        features = dataset.features
+        self._cameras = [
+            Camera(dataset.reader, features[key], None, "mm") for key in dataset.cameras
+        ]
+        self.pool = DecodePool(threads)
+        self.loaded_bytes = 0
+
+    def prepare(self, batches: list[np.ndarray]) -> list[Job]:
+        """Return the jobs that decode these batches' pictures, each batch's duplicates left out."""
+        self.loaded_bytes = 0
+        jobs: list[Job] = []
+        episodes = self._dataset.reader.episodes
+        for indices in batches:
+            rows = self._dataset.rows_of(indices)
+            positions = episodes.positions_of_rows(rows)
+            edges = episodes.start[positions], episodes.start[positions + 1]
+            wanted = np.unique(expand(rows, self._offsets, *edges).rows)
+            for camera in self._cameras:
+                make = self._video_jobs if camera.feature.is_video else self._image_jobs
+                jobs += make(camera, wanted)
+        return jobs
+
+    def _video_jobs(self, camera: Camera, rows: np.ndarray) -> Iterator[Job]:
+        for stretch in stretches(self._dataset.reader, camera.feature, rows):
+            loaded = _Loaded(stretch)
+            self.loaded_bytes += loaded.size
+            yield self._video_job(camera, replace(stretch, file=loaded))
+
+    def _video_job(self, camera: Camera, stretch: Stretch) -> Job:
+        codec = stretch.index.codec
+
+        def decode(decoder: Decoder) -> None:
+            desk = self._desk(camera.feature, codec.height, codec.width)
+            for _, frame in decoder.frames(stretch):
+                camera.paint(decoder, frame, desk)
+
+        return decode
+
+    def _image_jobs(self, camera: Camera, rows: np.ndarray) -> Iterator[Job]:
+        encoded = self._dataset.reader.encoded(rows, camera.feature.key)
+        self.loaded_bytes += sum(map(len, encoded))
+        for row, data in zip(rows.tolist(), encoded, strict=True):
+            yield self._image_job(camera, row, data)
+
+    def _image_job(self, camera: Camera, row: int, data: bytes) -> Job:
+        def decode(_: Decoder) -> None:
+            picture = camera.decoded(row, data)
+            self._desk(camera.feature, *picture.shape[1:])[...] = picture
+
+        return decode
+
+    def _desk(self, feature: Feature, height: int, width: int) -> np.ndarray:
+        """Return the calling thread's memory for one picture of this kind."""
+        shape = (1 if feature.is_depth else 3, height, width)
+        desks: dict[tuple[int, ...], np.ndarray] = self._threads.__dict__.setdefault("desks", {})
+        if shape not in desks:
+            desks[shape] = np.empty(shape, np.float32 if feature.is_depth else np.uint8)
+        return desks[shape]
+
+
+class _Loaded:
+    """The bytes of one stretch, held in memory."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        packets = stretch.packets(stretch.start)
+        offset, size = stretch.index.offset[packets], stretch.index.size[packets]
+        self._begin, end = int(offset.min()), int((offset + size).max())
+        self._data = stretch.file.read(self._begin, end - self._begin)
+        self._name = stretch.name  # not the file: thousands of handles would stay open
+        self.size = len(self._data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes there, by their position in the video."""
+        start = offset - self._begin
+        if start >= 0 and start + length <= self.size:
+            return self._data[start : start + length]
+        # A stretch that seems damaged is tried once more, from further back.
+        return open_file(self._name).read(offset, length)
+
+
+def stretches(reader: Reader, camera: Feature, rows: np.ndarray) -> Iterator[Stretch]:
+    """Yield the stretches of video that hold these distinct, ascending rows' pictures."""
+    episodes = reader.episodes
+    positions = episodes.positions_of_rows(rows)
+    videos: dict[str, tuple[Video, list[np.ndarray]]] = {}
+    for part in np.split(rows, np.flatnonzero(np.diff(positions)) + 1):
+        position = int(episodes.positions_of_rows(part[:1])[0])
+        clip = reader.clip(position, camera.key)
+        _, frames = videos.setdefault(clip.video.name, (clip.video, []))
+        frames.append(part - int(episodes.start[position]) + clip.first)
+    for video, parts in videos.values():
+        for group in group_frames(video.index, np.unique(np.concatenate(parts))):
+            yield Stretch(video.index, video.file, video.name, group)
