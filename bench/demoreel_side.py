@@ -7,9 +7,9 @@
     demoreel_side.py cameras ROOT [--seconds 4]
     demoreel_side.py million ROOT
 
-`load` and `import_open` mirror `lerobot_side.py`. `floor` decodes and converts the groups of pictures
-that the same batches need, with PyAV alone: packets found and loaded beforehand, two threads,
-pictures thrown away. Nothing of demoreel's reader is in its clock.
+`load` and `import_open` mirror `lerobot_side.py`. `floor` decodes and converts the groups of
+pictures that the same batches need, with PyAV alone: packets found and loaded beforehand, two
+threads, pictures thrown away. Nothing of demoreel's reader is in its clock.
 """
 
 from __future__ import annotations

@@ -6,6 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("demoreel", deadline=None)
+settings.load_profile("demoreel")
 
 FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
 

@@ -81,9 +81,12 @@ def __getattr__(name: str) -> Any:
 
         return importlib.import_module("demoreel.errors")
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("demoreel")
+        try:
+            return version("demoreel")
+        except PackageNotFoundError:  # on the path, but not installed
+            return "unknown"
     raise AttributeError(f"module 'demoreel' has no attribute {name!r}")
 
 

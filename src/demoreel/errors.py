@@ -114,6 +114,10 @@ class MissingExtraError(DemoreelError, ImportError):
     """An optional dependency is not installed."""
 
 
+class DemoreelWarning(UserWarning):
+    """Something is missing that demoreel can do without; said once per dataset."""
+
+
 def nearest(wanted: str, known: Iterable[str]) -> str:
     """Return a hint that names the known keys nearest to ``wanted``, or all of them."""
     names = list(known)

@@ -10,7 +10,7 @@ import pytest
 
 import demoreel
 from demoreel.errors import TableError
-from demoreel.layouts import rows as rows_module
+from demoreel.layouts import column_store
 
 DATA = "data/chunk-000/file-000.parquet"
 
@@ -149,7 +149,7 @@ def test_a_missing_column_and_missing_values(copy_of):
         return table.set_column(at, "phase", pa.array([None, *range(122)], pa.int64()))
 
     rewrite(root / DATA, with_a_hole)
-    with pytest.raises(TableError, match="phase.*missing values"):
+    with pytest.raises(TableError, match=r"phase.*missing values"):
         demoreel.open(root, cameras=[])[0]
 
 
@@ -175,7 +175,7 @@ def test_another_type_of_number_is_taken_only_if_nothing_is_lost(copy_of, expect
 @pytest.fixture
 def shared_columns(monkeypatch, tmp_path):
     """Make even small tables go to the shared scratch folder."""
-    monkeypatch.setattr(rows_module, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(column_store, "_MEMORY_BYTES", 0)
     monkeypatch.setenv("DEMOREEL_SCRATCH", str(tmp_path / "scratch"))
     return tmp_path / "scratch"
 

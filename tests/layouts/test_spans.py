@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -52,7 +54,7 @@ def test_durations_rounded_up_at_every_episode_drift_and_still_resolve(lengths, 
 @settings(max_examples=20, deadline=None)
 def test_a_day_of_video_in_32_bit_floats(seed, fps):
     lengths = np.random.default_rng(seed).integers(1, 2 * round(60 * fps), 24 * 60)
-    lengths, first, edges, seconds = packed(lengths, fps)
+    lengths, first, _, seconds = packed(lengths, fps)
     # A running sum in float32, the worst that a writer could do short of losing frames.
     single = np.cumsum(np.append(0, lengths / fps), dtype=np.float64).astype(np.float32)
     spans = resolve(lengths, single[:-1], single[1:], seconds, fps)
@@ -161,8 +163,8 @@ def test_whatever_is_answered_is_inside_the_video_and_disjoint(lengths, data):
         for place, (first, length) in enumerate(zip(spans.first, lengths, strict=True))
         if place not in spans.problem
     )
-    assert all(0 <= first and stop <= total for first, stop in placed)
-    assert all(a[1] <= b[0] for a, b in zip(placed, placed[1:], strict=False))
+    assert all(first >= 0 and stop <= total for first, stop in placed)
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(placed))
 
 
 def test_an_empty_video():

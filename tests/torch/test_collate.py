@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 
 import pytest
+import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-import torch
 from demoreel.testing import make_dataset, read_stamp
 from demoreel.torch import LeRobotDataset
 

@@ -6,10 +6,10 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 import demoreel
-import torch
 from demoreel.errors import ArgumentError, DatasetNotFoundError
 from demoreel.testing import make_dataset, read_stamp
 from demoreel.torch import LeRobotDataset, LeRobotDatasetMetadata

@@ -7,9 +7,9 @@ import os
 
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
-import torch
 from demoreel.testing import make_dataset, read_stamp
 from demoreel.torch import LeRobotDataset
 from demoreel.torch.ring import Ring, is_possible

@@ -13,9 +13,9 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
-import torch
 from demoreel.testing import make_dataset, read_stamp
 from demoreel.torch import LeRobotDataset
 

@@ -3,14 +3,12 @@
 A row belongs to an episode because its ``episode_index`` says so and its file is the one that the
 metadata names; never because of where it stands. Rows and files that no episode names do no harm.
 
-Parquet is decoded a row group at a time, on first use. Numbers go into columns as long as the
-dataset, so that a batch is one indexing operation; text, language and pictures stay in Arrow.
+Parquet is decoded a row group at a time, on first use. Numbers go into a ``ColumnStore``, so that a
+batch is one indexing operation; text, language and pictures stay in Arrow.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +20,13 @@ import pyarrow.parquet as pq
 
 from demoreel.errors import TableError
 from demoreel.layouts import arrow_in
+from demoreel.layouts.column_store import ColumnStore
+from demoreel.layouts.find_rows import find_rows, runs
+from demoreel.layouts.language import parsed_rows
 from demoreel.model import Episodes, Feature, Info
 from demoreel.storage.arrow import as_numpy
-from demoreel.storage.columns import Column, MemoryColumn, SharedColumn
 from demoreel.storage.lru import ByteCache
-from demoreel.storage.scratch import Scratch
 
-_MEMORY_BYTES = int(os.environ.get("DEMOREEL_TABLE_MEMORY", 64 << 20))
 _ARROW_BYTES = 256 << 20
 _TABLE_BYTES = 64 << 20
 
@@ -90,63 +88,11 @@ class ParquetRows:
         self._by_file = np.argsort(file_ids, kind="stable")
         self._files: ByteCache[str, _File] = ByteCache(_TABLE_BYTES)
         self._arrow: ByteCache[tuple[str, int, str], pa.Array] = ByteCache(_ARROW_BYTES)
-        self._fingerprint = fingerprint
-        self._scratch: Scratch | None = None
-        self._columns: dict[str, Column] = {}
-        self._filled: Column = MemoryColumn(0, np.dtype(np.uint8), ())
-        self._allocate()
-
-    def _allocate(self) -> None:
-        rows = self._episodes.total_frames
-        kinds = {f.key: (f.numpy_dtype, f.item_shape) for f in self._numeric}
-        row_bytes = sum(t.itemsize * int(np.prod(s, dtype=np.int64)) for t, s in kinds.values())
-        episodes = len(self._episodes)
-        if rows * row_bytes > _MEMORY_BYTES:
-            try:
-                self._allocate_shared(kinds, rows, episodes)
-                return
-            except OSError:
-                self._scratch = None  # no usable temporary folder: memory has to do
-        self._allocate_memory(kinds, rows, episodes)
-
-    def _allocate_shared(
-        self, kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]], rows: int, episodes: int
-    ) -> None:
-        self._scratch = Scratch(*self._fingerprint)
-        folder = self._scratch.folder
-        names = sorted(kinds)
-        self._columns = {
-            key: SharedColumn(folder / f"{names.index(key)}.column", rows, *kinds[key])
-            for key in kinds
-        }
-        self._filled = SharedColumn(folder / "filled", episodes, np.dtype(np.uint8), ())
-
-    def _allocate_memory(
-        self, kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]], rows: int, episodes: int
-    ) -> None:
-        self._columns = {key: MemoryColumn(rows, *kinds[key]) for key in kinds}
-        self._filled = MemoryColumn(episodes, np.dtype(np.uint8), ())
+        self._store = ColumnStore(episodes, self._numeric, fingerprint)
 
     def numbers(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray]:
         """Return numeric columns of these rows; one indexing operation each once decoded."""
-        self._ensure(rows)
-        return {key: self._columns[key].values[rows] for key in keys}
-
-    def _ensure(self, rows: np.ndarray) -> None:
-        positions = np.unique(self._episodes.positions_of_rows(rows))
-        missing = positions[self._filled.values[positions] == 0]
-        if len(missing) == 0:
-            return
-        try:
-            self._fill(missing)
-        except OSError:
-            if self._scratch is None:
-                raise
-            # The scratch disk is full: go on in memory rather than stop a training run.
-            self._scratch = None
-            kinds = {f.key: (f.numpy_dtype, f.item_shape) for f in self._numeric}
-            self._allocate_memory(kinds, self._episodes.total_frames, len(self._episodes))
-            self._fill(positions)
+        return self._store.numbers(rows, keys, self._fill)
 
     def _fill(self, positions: np.ndarray) -> None:
         files: dict[str, list[int]] = {}
@@ -167,9 +113,9 @@ class ParquetRows:
         for feature in self._numeric:
             array = table.column(feature.key).combine_chunks()
             values = arrow_in.numbers(array, feature, where=where)
-            for at, stop in _runs(target[keep]):
+            for at, stop in runs(target[keep]):
                 start_row = int(target[keep[at]])
-                self._columns[feature.key].write(start_row, values[keep[at:stop]])
+                self._store.write(feature.key, start_row, values[keep[at:stop]])
         self._mark_filled(file, needed, target[keep])
 
     def _refuse_problem(self, file: _File, position: int) -> None:
@@ -188,7 +134,7 @@ class ParquetRows:
         whole = found[counts == self._episodes.length[found]]
         for position in whole.tolist():
             if position not in file.problem:
-                self._filled.write(position, np.ones(1, dtype=np.uint8))
+                self._store.mark_filled(position)
 
     def _file(self, position: int) -> _File:
         name = self._file_of(position)
@@ -207,7 +153,7 @@ class ParquetRows:
             table = self._decoded(name, lambda: parquet.read(columns=keys))
         episode = as_numpy(table.column("episode_index"))
         frame = as_numpy(table.column("frame_index")) if "frame_index" in keys else None
-        rows, problem = _find_rows(self._episodes, expected, episode, frame)
+        rows, problem = find_rows(self._episodes, expected, episode, frame)
         target = np.full(len(episode), -1, dtype=np.int64)
         for position, places in rows.items():
             target[places] = int(self._episodes.start[position]) + np.arange(len(places))
@@ -234,6 +180,9 @@ class ParquetRows:
             for place, row, group in zip(places, at, groups.tolist(), strict=True):
                 array = self._arrow_column(self._file_of(position), group, feature)
                 result[place] = array[int(row - file.edges[group])].as_py()
+        if feature.is_language:
+            where = str(self._root)
+            return [parsed_rows(value, key=feature.key, where=where) for value in result]
         return result
 
     def _arrow_column(self, name: str, group: int, feature: Feature) -> pa.Array:
@@ -298,45 +247,6 @@ def rows_of(
     features = [info.features[key] for key in keys]
     numeric = tables.numbers(rows, [f.key for f in features if f.is_numeric])
     return {f.key: numeric[f.key] if f.is_numeric else tables.objects(rows, f) for f in features}
-
-
-def _find_rows(
-    episodes: Episodes, expected: np.ndarray, episode: np.ndarray, frame: np.ndarray | None
-) -> tuple[dict[int, np.ndarray], dict[int, str]]:
-    """Find the rows of the expected episodes, in frame order.
-
-    Rows count by ``frame_index``; where a writer got that wrong but the number of rows is right,
-    their order in the file is all there is, and it is used.
-    """
-    found: dict[int, np.ndarray] = {}
-    problem: dict[int, str] = {}
-    order = np.argsort(episode, kind="stable")
-    ordered = episode[order]
-    for position in expected.tolist():
-        number = int(episodes.episode_index[position])
-        length = int(episodes.length[position])
-        begin, end = np.searchsorted(ordered, [number, number + 1])
-        rows = order[begin:end]
-        if len(rows) != length:
-            problem[position] = (
-                f"Episode {number} has {len(rows)} rows in its table; the metadata says {length}."
-            )
-            continue
-        if frame is not None:
-            by_frame = np.argsort(frame[rows], kind="stable")
-            if np.array_equal(frame[rows][by_frame], np.arange(length)):
-                rows = rows[by_frame]
-        found[position] = rows.astype(np.int32)
-    return found, problem
-
-
-def _runs(target: np.ndarray) -> list[tuple[int, int]]:
-    """Return stretches of rows that lie side by side in the dataset too."""
-    if len(target) == 0:
-        return []
-    cuts = np.flatnonzero(np.diff(target) != 1) + 1
-    edges = [0, *cuts.tolist(), len(target)]
-    return list(itertools.pairwise(edges))
 
 
 def _first_line(error: Exception) -> str:

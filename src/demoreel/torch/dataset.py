@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-
 import torch
+
 from demoreel.errors import ArgumentError
 from demoreel.read.dataset import Dataset
 from demoreel.torch.collate import cut_samples

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 import torch
+
 from demoreel.read.memory import Recycler
 from demoreel.torch.ring import Block, Ring, is_possible, travelling
 

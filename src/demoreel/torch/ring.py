@@ -20,9 +20,8 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
-from torch.multiprocessing.reductions import reduce_tensor
-
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 
 _HEADER = mmap.PAGESIZE
 _MOST_BLOCKS = 12

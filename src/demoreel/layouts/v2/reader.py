@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,16 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from demoreel.errors import FrameMismatchError, MetadataError
+from demoreel.errors import DemoreelWarning, FrameMismatchError, MetadataError
 from demoreel.layouts.base import Clip, Column
 from demoreel.layouts.rows import ParquetRows, rows_of
 from demoreel.media.video import open_video
 from demoreel.model import Episodes, Info, Stats, Tasks, combine_stats, stats_from_json
-from demoreel.storage.arrow import as_numpy
+from demoreel.storage.arrow import as_numpy, is_number
 from demoreel.storage.json_files import read_json, read_json_lines, read_json_table
-
-log = logging.getLogger(__name__)
-
 
 _NUMBERS = ("episode_index", "length")
 
@@ -57,7 +54,7 @@ class V2Reader:
     def _read_episodes(self) -> pa.Table:
         path = self.root / "meta" / "episodes.jsonl"
         table = read_json_table(path)
-        if table is not None and all(_is_whole_column(table, name) for name in _NUMBERS):
+        if table is not None and _is_regular(table):
             return table
         lines = read_json_lines(path)
         for number, line in enumerate(lines, 1):
@@ -79,9 +76,11 @@ class V2Reader:
             return combine_stats(parts)
         if whole.exists():
             return stats_from_json(read_json(whole), where=str(whole))
-        log.warning(
-            "%s has no statistics (neither episodes_stats.jsonl nor stats.json); stats is None",
-            self.root,
+        warnings.warn(
+            f"{self.root} has no statistics (neither episodes_stats.jsonl nor stats.json); "
+            "stats is None.",
+            DemoreelWarning,
+            stacklevel=2,
         )
         return None
 
@@ -143,7 +142,7 @@ class V2Reader:
             line = json.loads(line["line"])
         known = (*_NUMBERS, "tasks")
         return {
-            "tasks": tuple(line.get("tasks") or ()),
+            "tasks": _texts(line.get("tasks")),
             "data_file": self.data_file(position),
             "video_files": {key: self.video_file(position, key) for key in self.info.video_keys},
             "extra": {n: v for n, v in line.items() if n not in known and v is not None},
@@ -154,8 +153,29 @@ class V2Reader:
         return {"episode_index": self.episodes.episode_index, "length": self.episodes.length}
 
 
+def _is_regular(table: pa.Table) -> bool:
+    """Whether the numbers are whole, and the rest is what the lines say."""
+    return all(_is_whole_column(table, name) for name in _NUMBERS) and all(
+        _is_as_stored(field.type) for field in table.schema
+    )
+
+
+def _is_as_stored(kind: pa.DataType) -> bool:
+    # Arrow takes texts that look like dates for dates, and fills objects up with nulls.
+    if pa.types.is_list(kind):
+        return _is_as_stored(kind.value_type)
+    return is_number(kind) or pa.types.is_string(kind) or pa.types.is_null(kind)
+
+
 def _is_whole_column(table: pa.Table, name: str) -> bool:
     if name not in table.column_names:
         return False
     column = table.column(name)
     return bool(pa.types.is_integer(column.type)) and column.null_count == 0
+
+
+def _texts(tasks: object) -> tuple[str, ...]:
+    """Return an episode's tasks: a courtesy in this file, so anything odd is shown as it is."""
+    if isinstance(tasks, list):
+        return tuple(str(task) for task in tasks)
+    return () if tasks is None else (str(tasks),)

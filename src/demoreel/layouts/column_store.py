@@ -1,0 +1,110 @@
+"""The numbers of a dataset, decoded once, as columns that a batch indexes.
+
+Random rows of a compressed table cost a decode each; an indexing operation costs next to nothing.
+So numbers are decoded an episode at a time, on first use, into columns as long as the dataset.
+Small ones lie in memory; large ones in a scratch folder that every process of the machine maps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from demoreel.model import Episodes, Feature
+from demoreel.storage.columns import Column, MemoryColumn, SharedColumn
+from demoreel.storage.scratch import Scratch
+
+_MEMORY_BYTES = int(os.environ.get("DEMOREEL_TABLE_MEMORY", 64 << 20))
+
+Fill = Callable[[np.ndarray], None]
+"""Decodes the episodes at these positions: calls ``write``, then ``mark_filled``."""
+
+
+class ColumnStore:
+    """Numeric columns, addressed by position in the dataset, filled episode by episode.
+
+    Args:
+        episodes: The dataset's episodes.
+        features: Its numeric features.
+        fingerprint: Changes when the dataset does; names the shared scratch folder.
+    """
+
+    def __init__(
+        self, episodes: Episodes, features: Iterable[Feature], fingerprint: Sequence[object]
+    ) -> None:
+        self._episodes = episodes
+        self._kinds = {f.key: (f.numpy_dtype, f.item_shape) for f in features}
+        self._fingerprint = fingerprint
+        self._scratch: Scratch | None = None
+        self._columns: dict[str, Column] = {}
+        self._filled: Column = MemoryColumn(0, np.dtype(np.uint8), ())
+        self._allocate()
+
+    def _allocate(self) -> None:
+        sizes = (t.itemsize * int(np.prod(s, dtype=np.int64)) for t, s in self._kinds.values())
+        if self._episodes.total_frames * sum(sizes) > _MEMORY_BYTES:
+            try:
+                self._allocate_shared()
+                return
+            except OSError:
+                self._scratch = None  # no usable temporary folder: memory has to do
+        self._allocate_memory()
+
+    def _allocate_shared(self) -> None:
+        self._scratch = Scratch(*self._fingerprint)
+        folder = self._scratch.folder
+        rows = self._episodes.total_frames
+        names = sorted(self._kinds)
+        self._columns = {
+            key: SharedColumn(folder / f"{names.index(key)}.column", rows, *kind)
+            for key, kind in self._kinds.items()
+        }
+        self._filled = SharedColumn(
+            folder / "filled", len(self._episodes), np.dtype(np.uint8), (), reserve=True
+        )
+
+    def _allocate_memory(self) -> None:
+        rows = self._episodes.total_frames
+        self._columns = {key: MemoryColumn(rows, *kind) for key, kind in self._kinds.items()}
+        self._filled = MemoryColumn(len(self._episodes), np.dtype(np.uint8), ())
+
+    def numbers(self, rows: np.ndarray, keys: Sequence[str], fill: Fill) -> dict[str, np.ndarray]:
+        """Return columns of these rows; one indexing operation each once decoded.
+
+        Args:
+            rows: Positions in the dataset.
+            keys: Features.
+            fill: Called for the episodes that are not there yet. It is not kept: a store that
+                knew its owner would outlive it, and its scratch folder too.
+        """
+        self._ensure(rows, fill)
+        return {key: self._columns[key].values[rows] for key in keys}
+
+    def _ensure(self, rows: np.ndarray, fill: Fill) -> None:
+        positions = np.unique(self._episodes.positions_of_rows(rows))
+        missing = positions[self._filled.values[positions] == 0]
+        if len(missing) == 0:
+            return
+        try:
+            fill(missing)
+        except OSError:
+            if self._scratch is None:
+                raise
+            # The scratch disk is full: go on in memory rather than stop a training run.
+            self._scratch = None
+            self._allocate_memory()
+            fill(positions)
+
+    def write(self, key: str, row: int, values: np.ndarray) -> None:
+        """Put a column's values there, from ``row`` on.
+
+        Raises:
+            OSError: The scratch disk is full.
+        """
+        self._columns[key].write(row, values)
+
+    def mark_filled(self, position: int) -> None:
+        """Say that the episode at ``position`` is wholly there."""
+        self._filled.write(position, np.ones(1, dtype=np.uint8))
