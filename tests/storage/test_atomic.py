@@ -156,9 +156,10 @@ def test_readers_never_see_half_a_file(tmp_path):
     contents = [bytes([number]) * 50_000 for number in range(20)]
     write_file(path, contents[0])
     script = """
-        import sys
+        import sys, time
         print("ready", flush=True)
         while True:
+            time.sleep(0.0005)  # leave the writer a core
             data = open(sys.argv[1], "rb").read()
             assert len(data) == 50000 and len(set(data)) == 1, "half a file"
     """

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import av
 import numpy as np
@@ -19,6 +20,7 @@ from demoreel.media.mp4 import Bytes
 from demoreel.media.packets import Codec, PacketIndex
 
 _MOST_CODECS = 8
+_LEAD_IN = 64  # packets; H.264 keeps 16 pictures, and some of its B-frames are not kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +32,32 @@ class Stretch:
         file: Its bytes.
         name: Its path, for errors.
         frames: The wanted frame numbers, ascending.
+        start: The keyframe packet where decoding begins; -1 if it is not in the file.
+        last: The last packet that must be decoded.
     """
 
     index: PacketIndex
     file: Bytes
     name: str
     frames: tuple[int, ...]
+    start: int = field(init=False)
+    last: int = field(init=False)
 
-    @property
-    def packets(self) -> tuple[int, int]:
-        """First and last packet that must be decoded."""
-        frames = list(self.frames)
-        first = int(self.index.first_packet[frames].min())
-        return first, int(self.index.packet_of[frames].max())
+    def __post_init__(self) -> None:
+        packets = self.index.packet_of[list(self.frames)]
+        object.__setattr__(self, "start", int(self.index.start_of[packets].min()))
+        object.__setattr__(self, "last", int(packets.max()))
+
+    def packets(self, start: int) -> np.ndarray:
+        """Return the packets to decode when beginning at ``start``, in decoding order.
+
+        Leading pictures of that keyframe are left out unless they are wanted: they lean on the
+        GOP before it, so the codec would take them for damaged.
+        """
+        packets = np.arange(max(start, 0), self.last + 1)
+        if self.index.has_leading:
+            packets = packets[self.index.start_of[packets] >= start]
+        return packets
 
 
 class Decoder:
@@ -59,74 +74,129 @@ class Decoder:
 
         Raises:
             VideoError: Bytes are missing, or the codec finds them damaged, or a wanted frame
-                does not come out.
+                does not come out. Damage to any packet of the stretch counts, as others lean on
+                it; where B-frames reorder it may be found after frames have been yielded.
         """
         wanted = set(stretch.frames)
-        context = self._context(stretch.index.codec, stretch.name)
+        start = stretch.start
         try:
-            for frame in self._decoded(context, stretch):
-                number = frame.pts
+            yield from self._wanted(stretch, start, wanted)
+        except _Damaged as damaged:
+            # After an H.264 keyframe that is no IDR, packets may tell the codec to forget pictures
+            # from before it (open GOP), or take some frames to become clean (intra refresh). With
+            # a lead-in there are such pictures; what the codec says of it does not matter.
+            if stretch.index.codec.name != "h264" or start <= 0:
+                raise _error(stretch, damaged) from damaged.__cause__
+            try:
+                earlier = int(stretch.index.start_of[max(0, start - _LEAD_IN)])
+                yield from self._wanted(stretch, earlier, wanted)
+            except _Damaged:
+                raise _error(stretch, damaged) from damaged.__cause__
+
+    def _wanted(
+        self, stretch: Stretch, start: int, wanted: set[int]
+    ) -> Iterator[tuple[int, av.VideoFrame]]:
+        """Yield the wanted frames, and take them out of ``wanted``."""
+        frame_of = stretch.index.frame_of
+        last = -1
+        codec = stretch.index.codec
+        # Taken out while in use: a second stretch begun before the first one's end gets its own.
+        context = self._contexts.pop(codec, None) or _open_codec(codec, stretch.name)
+        try:
+            for packet, frame in _decoded(context, stretch, start):
+                number = int(frame_of[packet])
+                if frame.is_corrupt:
+                    raise _Damaged("the codec marks a picture as corrupt", number)
+                if 0 <= number < last:
+                    # A muxer that lost the times of B-frames: which frame is which is unknown.
+                    raise _Damaged("the codec shows it after frames that are later", number)
+                last = max(last, number)
                 if number in wanted:
-                    if frame.is_corrupt:
-                        raise _damaged(stretch, number, "the codec marks the picture as corrupt")
                     wanted.discard(number)
                     yield number, frame
-                    if not wanted:
-                        break
-        except av.error.FFmpegError as error:
-            raise _damaged(stretch, min(wanted), str(error)) from error
         finally:
             context.flush_buffers()
+            self._contexts[codec] = context
+            if len(self._contexts) > _MOST_CODECS:
+                self._contexts.popitem(last=False)
         if wanted:
-            raise _damaged(stretch, min(wanted), "the codec gave no picture")
+            raise _Damaged("the codec gave no picture", min(wanted))
 
-    def _decoded(self, context: av.VideoCodecContext, stretch: Stretch) -> Iterator[av.VideoFrame]:
-        index = stretch.index
-        first, last = stretch.packets
-        offsets = index.offset[first : last + 1].tolist()
-        sizes = index.size[first : last + 1].tolist()
-        begin = min(offsets)
-        end = max(offset + size for offset, size in zip(offsets, sizes, strict=True))
-        data = stretch.file.read(begin, end - begin)
-        if len(data) < end - begin:
-            raise VideoError(
-                f"The video is cut off: bytes {begin} to {end} are wanted, "
-                f"{len(data)} of them are there.",
-                hint="restore the file from a copy",
-                file=stretch.name,
-            )
-        numbers = index.frame_of[first : last + 1].tolist()
-        for number, offset, size in zip(numbers, offsets, sizes, strict=True):
-            packet = av.Packet(data[offset - begin : offset - begin + size])
-            # The frame number travels through the codec as the time stamp, so reordering,
-            # dropped and hidden pictures cannot be taken for one another.
-            packet.pts = number
-            packet.dts = None
-            yield from context.decode(packet)
-        yield from context.decode(None)
 
-    def _context(self, codec: Codec, name: str) -> av.VideoCodecContext:
-        context = self._contexts.get(codec)
-        if context is not None:
-            self._contexts.move_to_end(codec)
-            return context
-        context = _open_codec(codec, name)
-        self._contexts[codec] = context
-        if len(self._contexts) > _MOST_CODECS:
-            self._contexts.popitem(last=False)
-        return context
+class _Damaged(Exception):
+    """A packet or picture that the codec finds damaged, and the frame that it was to become."""
+
+    def __init__(self, reason: str, frame: int) -> None:
+        super().__init__(reason)
+        self.frame = frame
+
+
+def _decoded(
+    context: av.VideoCodecContext, stretch: Stretch, start: int
+) -> Iterator[tuple[int, av.VideoFrame]]:
+    """Yield (packet number, frame) for the stretch's own packets, not for the lead-in's."""
+    packets = stretch.packets(start)
+    wanted_from = stretch.start
+    for number, packet in zip(packets.tolist(), _read(stretch, packets), strict=True):
+        # The packet's number travels through the codec as the time stamp, so reordered, dropped
+        # and hidden pictures cannot be taken for one another.
+        packet.pts = number
+        packet.dts = None
+        try:
+            frames = context.decode(packet)
+        except av.error.FFmpegError as error:
+            if number >= wanted_from:
+                raise _Damaged(str(error), int(stretch.index.frame_of[number])) from error
+            continue
+        yield from _numbered(frames, wanted_from)
+    try:
+        yield from _numbered(context.decode(None), wanted_from)
+    except av.error.FFmpegError as error:
+        raise _Damaged(str(error), stretch.frames[-1]) from error
+
+
+def _numbered(frames: list[av.VideoFrame], first: int) -> Iterator[tuple[int, av.VideoFrame]]:
+    return ((frame.pts, frame) for frame in frames if frame.pts is not None and frame.pts >= first)
+
+
+def _read(stretch: Stretch, packets: np.ndarray) -> Iterator[av.Packet[Any]]:
+    offsets = stretch.index.offset[packets].tolist()
+    sizes = stretch.index.size[packets].tolist()
+    begin = min(offsets)
+    end = max(offset + size for offset, size in zip(offsets, sizes, strict=True))
+    data = stretch.file.read(begin, end - begin)
+    if len(data) < end - begin:
+        raise VideoError(
+            f"The video is cut off: bytes {begin} to {end} are wanted, "
+            f"{len(data)} of them are there.",
+            hint="restore the file from a copy",
+            file=stretch.name,
+        )
+    for offset, size in zip(offsets, sizes, strict=True):
+        # Codecs read past a packet's end. A packet made from bytes is only a view of them, with
+        # whatever lies behind; one made by size ends in the zeros that codecs rely on.
+        packet = av.Packet(size)
+        packet.update(data[offset - begin : offset - begin + size])
+        yield packet
 
 
 def _open_codec(codec: Codec, name: str) -> av.VideoCodecContext:
     try:
         context = av.CodecContext.create(codec.name, "r")
+        assert isinstance(context, av.VideoCodecContext)
         if codec.extradata:
             context.extradata = codec.extradata
+        context.width, context.height = codec.width, codec.height
+        context.color_range, context.colorspace = codec.color_range, codec.colorspace
         # Parallelism comes from decoding several stretches at once: inside one short stretch,
         # codec threads only add delay.
         context.thread_count = 1
         # Broken data must be an error: by default codecs paint over what they cannot read.
-        context.options = {"err_detect": "explode"}
+        context.options = {"err_detect": "crccheck+explode"}
+        if codec.name == "h264":
+            # Many encoders do not say how far B-frames reorder. The codec would guess, and lose a
+            # picture each time it learns that it guessed wrong; strict, it takes the level's bound.
+            context.options["strict"] = "strict"
         context.open()
     except (av.error.FFmpegError, ValueError) as error:
         raise VideoError(
@@ -134,25 +204,21 @@ def _open_codec(codec: Codec, name: str) -> av.VideoCodecContext:
             hint="install a PyAV wheel that carries this codec: pip install -U av",
             file=name,
         ) from error
-    assert isinstance(context, av.VideoCodecContext)
     return context
 
 
-def _damaged(stretch: Stretch, frame: int, reason: str) -> VideoError:
-    first, last = stretch.packets
-    begin, end = stretch.index.offset[first], stretch.index.offset[last] + stretch.index.size[last]
+def _error(stretch: Stretch, damaged: _Damaged) -> VideoError:
     return VideoError(
-        f"A frame of the video does not decode: {reason}.",
+        f"A frame of the video does not decode: {damaged}.",
         hint="restore the file from a copy",
         file=stretch.name,
-        frame=frame,
-        bytes=f"{begin} to {end}",
+        frame=damaged.frame if damaged.frame >= 0 else None,
     )
 
 
 def group_frames(index: PacketIndex, frames: np.ndarray) -> list[tuple[int, ...]]:
     """Group distinct, ascending frame numbers by the packet where their decoding begins."""
-    starts = index.first_packet[frames]
+    starts = index.starts(frames)
     order = np.argsort(starts, kind="stable")
     cuts = np.flatnonzero(np.diff(starts[order])) + 1
     return [tuple(part.tolist()) for part in np.split(frames[order], cuts)]

@@ -5,56 +5,153 @@ Reads the whole file once. Used for fragmented mp4, several edits, Matroska, AVI
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
+from typing import Any
+
 import av
 import numpy as np
 
 from demoreel.errors import VideoError
+from demoreel.media.mp4 import Bytes
 from demoreel.media.packets import Codec, PacketIndex, index_packets
+from demoreel.storage.local import open_file
 
 _SOFTWARE = {"av1": "libdav1d"}
+_BUFFER = 1 << 20
+_BLOCK_HEADER = 256  # more than any container puts between a block's beginning and its bytes
 
 
-def read_index(path: str) -> PacketIndex:
+_Open = Callable[[], av.container.InputContainer]
+
+
+def read_index(path: str, file: Bytes | None = None) -> PacketIndex:
     """Return the packet index of any video that FFmpeg can demux.
+
+    Args:
+        path: The video.
+        file: Its bytes, where ``path`` is only a name for them.
 
     Raises:
         VideoError: The file does not open, has no video, or its packets have no position.
     """
+
+    def opened() -> av.container.InputContainer:
+        source: Any = path if file is None else io.BufferedReader(_Seekable(file), _BUFFER)
+        container: av.container.InputContainer = av.open(source, metadata_errors="replace")
+        return container
+
     try:
-        with av.open(path) as container:
-            return _index(container, path)
+        data = file if file is not None else open_file(path)
+        with opened() as container:
+            return _index(container, opened, data, path)
     except (av.error.FFmpegError, OSError, EOFError) as error:
         raise VideoError(
             f"The video does not open ({error}).", hint="restore the file from a copy", file=path
         ) from error
 
 
-def _index(container: av.container.InputContainer, path: str) -> PacketIndex:
+class _Seekable(io.RawIOBase):
+    """Bytes that are read by position, as the kind of file that FFmpeg wants."""
+
+    def __init__(self, file: Bytes) -> None:
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        data = self._file.read(self._at, len(view))
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _index(
+    container: av.container.InputContainer, opened: _Open, file: Bytes, path: str
+) -> PacketIndex:
     if not container.streams.video:
         raise VideoError("The file has no video in it.", file=path)
     stream = container.streams.video[0]
     context = stream.codec_context
+    if context is None:
+        raise VideoError("This installation cannot decode the video's codec.", file=path)
     rows = []
     for packet in container.demux(stream):
         if packet.size == 0:
             continue
         if packet.pos is None or packet.pos < 0 or packet.pts is None:
             raise VideoError("The video's packets have no position or no time.", file=path)
-        rows.append((packet.pos, packet.size, packet.pts, packet.is_keyframe, packet.is_discard))
+        at = _position(packet, file, path)
+        rows.append((at, packet.size, packet.pts, packet.is_keyframe, packet.is_discard))
     if not rows or stream.time_base is None:
         raise VideoError("The video has no packets.", file=path)
     offset, size, pts, keyframe, hidden = (np.array(column) for column in zip(*rows, strict=True))
+    shown = ~hidden.astype(bool)
+    if context.has_b_frames and (np.diff(pts) > 0).all():
+        pts = _times_as_shown(pts, shown, opened, path)
     return index_packets(
         codec=Codec(
             _SOFTWARE.get(context.codec.canonical_name, context.codec.canonical_name),
             context.extradata,
             context.width,
             context.height,
+            int(context.color_range),
+            int(context.colorspace),
         ),
         offset=offset,
         size=size,
         pts=pts,
         keyframe=keyframe.astype(bool),
-        shown=~hidden.astype(bool),
+        shown=shown,
         seconds_per_tick=float(stream.time_base),
     )
+
+
+def _position(packet: av.Packet[av.VideoStream], file: Bytes, path: str) -> int:
+    """Return where a packet's bytes lie; Matroska gives where the block around them begins."""
+    assert packet.pos is not None
+    data = bytes(packet)
+    found = file.read(packet.pos, len(data) + _BLOCK_HEADER).find(data)
+    if found < 0:
+        raise VideoError(
+            "The video's packets do not lie in one piece in this kind of file.",
+            hint="bring it into an mp4 without loss: ffmpeg -i FILE -c copy FILE.mp4",
+            file=path,
+        )
+    return packet.pos + found
+
+
+def _times_as_shown(pts: np.ndarray, shown: np.ndarray, opened: _Open, path: str) -> np.ndarray:
+    """Put times into the order in which the codec shows the packets, by decoding them all.
+
+    AVI stores no times, so FFmpeg makes them up in decoding order, even where B-frames reorder.
+    """
+    order: list[int] = []
+    with opened() as container:
+        context = container.streams.video[0].codec_context
+        packets = (packet for packet in container.demux(video=0) if packet.size)
+        for number, packet in enumerate(packets):
+            packet.pts, packet.dts = number, None
+            order += [frame.pts for frame in context.decode(packet) if frame.pts is not None]
+        order += [frame.pts for frame in context.decode(None) if frame.pts is not None]
+    if sorted(order) != np.flatnonzero(shown).tolist():
+        raise VideoError(
+            "The video does not say when its packets are shown, and not each becomes a picture: "
+            f"{len(order)} of {shown.sum()} do.",
+            hint="bring it into an mp4, or restore the file from a copy",
+            file=path,
+        )
+    times = pts.copy()
+    times[order] = np.sort(pts[order])
+    return times

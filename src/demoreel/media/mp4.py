@@ -19,6 +19,9 @@ from demoreel.media.packets import Codec, PacketIndex, index_packets
 
 _HEAD = 1 << 16  # first read: enough for the boxes before mdat, and often for all of moov
 _LARGEST_MOOV = 1 << 30
+_MOST_BOXES = 1 << 16
+_MOST_PACKETS = 1 << 26  # 600 hours at 30 frames a second
+_NEVER = 1 << 62
 
 _DECODERS = {
     b"av01": "libdav1d",
@@ -38,6 +41,7 @@ _CONFIGS = {
     b"hev1": b"hvcC",
 }
 _MPEG4_VISUAL = 0x20
+_LAST_MATRIX = 14  # of ISO 23001-8, as far as FFmpeg converts them
 
 
 class Bytes(Protocol):
@@ -54,24 +58,27 @@ class _Unusual(Exception):
     """The file is not broken, but needs a real demuxer."""
 
 
-def read_index(file: Bytes, *, name: str) -> PacketIndex | None:
+def read_index(
+    file: Bytes, *, name: str, moov_at: tuple[int, int] | None = None
+) -> PacketIndex | None:
     """Return the packet index of an mp4, or None if it needs a demuxer.
 
     Args:
         file: The video's bytes.
         name: Its path, for errors.
+        moov_at: Offset and size of ``moov`` where someone has noted them: saves looking for it.
 
     Raises:
         VideoError: The file is empty or cut off, or its tables contradict themselves.
     """
-    moov = _find_moov(file, name)
+    moov = _noted_moov(file, moov_at) or _find_moov(file, name)
     if moov is None:
         return None
     try:
-        index = _index_from_moov(moov)
+        index = _index_from_moov(moov, file.size)
     except _Unusual:
         return None
-    except (struct.error, ValueError, IndexError) as error:
+    except (struct.error, ValueError, IndexError, OverflowError) as error:
         raise VideoError(
             f"The video's table of packets is damaged ({error}).",
             hint="restore the file from a copy",
@@ -86,6 +93,16 @@ def read_index(file: Bytes, *, name: str) -> PacketIndex | None:
     return index
 
 
+def _noted_moov(file: Bytes, place: tuple[int, int] | None) -> bytes | None:
+    """Return the content of ``moov`` if it is where someone says; None if it is not."""
+    if place is None or not 8 < place[1] <= _LARGEST_MOOV:
+        return None
+    box = file.read(*place)
+    if len(box) < place[1] or box[:8] != struct.pack(">I4s", place[1], b"moov"):
+        return None
+    return box[8:]
+
+
 def _find_moov(file: Bytes, name: str) -> bytes | None:
     """Walk the top-level boxes to ``moov`` and return its content; None if this is no mp4."""
     if file.size == 0:
@@ -94,7 +111,9 @@ def _find_moov(file: Bytes, name: str) -> bytes | None:
     if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide"):
         return None
     at = 0
-    while at + 8 <= file.size:
+    for _ in range(_MOST_BOXES):
+        if at + 8 > file.size:
+            break
         header = head[at : at + 16] if at + 16 <= len(head) else file.read(at, 16)
         size, kind = struct.unpack(">I4s", header[:8])
         skip = 8
@@ -150,20 +169,22 @@ def _required(data: bytes, *path: bytes) -> bytes:
     return found
 
 
-def _index_from_moov(moov: bytes) -> PacketIndex:
-    if _child(moov, b"mvex") is not None:
-        raise _Unusual("fragments")
+def _index_from_moov(moov: bytes, file_size: int) -> PacketIndex:
+    if _child(moov, b"mvex") is not None or _child(moov, b"cmov") is not None:
+        raise _Unusual("fragments, or a compressed table")
     track = _video_track(moov)
     stbl = _required(track, b"mdia", b"minf", b"stbl")
     ticks = _timescale(_required(track, b"mdia", b"mdhd"))
     movie_ticks = _timescale(_required(moov, b"mvhd"))
     codec = _codec(_required(stbl, b"stsd"))
-    size = _sample_sizes(stbl)
+    size = _sample_sizes(stbl, file_size)
     offset = _sample_offsets(stbl, size)
     pts = _presentation_times(stbl, len(size))
     keyframe = _keyframes(stbl, len(size))
     edit = _edit(_child(track, b"edts", b"elst"), ticks, movie_ticks)
     shown = (pts >= edit.start) & (pts < edit.stop)
+    # As in FFmpeg, the first frame that an edit shows is shown when the edit begins.
+    origin = int(pts[shown].min(initial=_NEVER)) - edit.delay if edit.delay is not None else 0
     return index_packets(
         codec=codec,
         offset=offset,
@@ -172,7 +193,7 @@ def _index_from_moov(moov: bytes) -> PacketIndex:
         keyframe=keyframe,
         shown=shown,
         seconds_per_tick=1 / ticks,
-        origin=edit.origin,
+        origin=origin,
     )
 
 
@@ -182,7 +203,7 @@ def _video_track(moov: bytes) -> bytes:
             handler = _child(content, b"mdia", b"hdlr")
             if handler is not None and handler[8:12] == b"vide":
                 return content
-    raise ValueError("no video track")
+    raise _Unusual("no video track")
 
 
 def _timescale(header: bytes) -> int:
@@ -196,7 +217,7 @@ def _codec(stsd: bytes) -> Codec:
     entries = struct.unpack_from(">I", stsd, 4)[0]
     if entries != 1:
         raise _Unusual("several sample descriptions")
-    kind, entry = next(_boxes(stsd, 8))
+    kind, entry = next(_boxes(stsd, 8), (b"", b""))
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise _Unusual(f"sample entry {kind!r}")
@@ -205,7 +226,18 @@ def _codec(stsd: bytes) -> Codec:
     extradata = config.get(_CONFIGS[kind]) if kind in _CONFIGS else None
     if kind == b"mp4v":
         extradata = _mpeg4_header(config.get(b"esds", b""))
-    return Codec(decoder, extradata, width, height)
+    return Codec(decoder, extradata, width, height, *_colour(entry))
+
+
+def _colour(entry: bytes) -> tuple[int, int]:
+    """Return colour range and matrix from a ``colr`` box, as FFmpeg numbers them."""
+    color_range, matrix = 0, 2
+    for kind, colr in _boxes(entry, 78):
+        if kind == b"colr" and colr[:4] in (b"nclx", b"nclc"):
+            matrix = struct.unpack_from(">H", colr, 8)[0]
+            if colr[:4] == b"nclx":
+                color_range = 2 if colr[10] & 0x80 else 1
+    return color_range, matrix if matrix <= _LAST_MATRIX else 2
 
 
 def _mpeg4_header(esds: bytes) -> bytes:
@@ -248,16 +280,19 @@ def _table(box: bytes, columns: int, *, skip: int = 4) -> np.ndarray:
     return numbers.reshape(count, columns).astype(np.int64)
 
 
-def _sample_sizes(stbl: bytes) -> np.ndarray:
+def _sample_sizes(stbl: bytes, file_size: int) -> np.ndarray:
     box = _child(stbl, b"stsz")
     if box is None:
         raise _Unusual("compact sample sizes")
     fixed, count = struct.unpack_from(">II", box, 4)
+    if count > _MOST_PACKETS or fixed * count > file_size:
+        raise ValueError(f"{count} packets of {fixed or 'any'} bytes in {file_size} bytes")
     if fixed:
-        if count > _LARGEST_MOOV:
-            raise ValueError("an impossible number of packets")
         return np.full(count, fixed, dtype=np.int64)
-    return np.frombuffer(box, ">u4", count, 12).astype(np.int64)
+    size = np.frombuffer(box, ">u4", count, 12).astype(np.int64)
+    if not size.all():
+        raise _Unusual("empty packets")
+    return size
 
 
 def _sample_offsets(stbl: bytes, size: np.ndarray) -> np.ndarray:
@@ -274,7 +309,7 @@ def _sample_offsets(stbl: bytes, size: np.ndarray) -> np.ndarray:
         return np.zeros(0, dtype=np.int64)
     first = runs[:, 0] - 1
     repeats = np.diff(np.append(first, len(chunks)))
-    if len(runs) == 0 or (repeats < 0).any():
+    if len(runs) == 0 or first[0] != 0 or (repeats < 0).any():
         raise ValueError("chunks out of order")
     if len(set(runs[:, 2].tolist())) > 1:
         raise _Unusual("several sample descriptions")
@@ -287,6 +322,8 @@ def _sample_offsets(stbl: bytes, size: np.ndarray) -> np.ndarray:
     # An empty chunk at the end has no first packet; it is never looked up.
     start_of_chunk = before[np.minimum(first_in_chunk, len(size) - 1)]
     offsets: np.ndarray = chunks[chunk_of] + before - start_of_chunk[chunk_of]
+    if int(offsets.min()) < 0:
+        raise ValueError("packets before the file's beginning")
     return offsets
 
 
@@ -300,9 +337,10 @@ def _presentation_times(stbl: bytes, count: int) -> np.ndarray:
     if shifts is not None:
         rows = _table(shifts, 2)
         signed = rows[:, 1].astype(np.uint32).view(np.int32).astype(np.int64)
-        if rows[:, 0].sum() < count:
+        ends = np.minimum(np.cumsum(rows[:, 0]), count)
+        if count and (len(ends) == 0 or ends[-1] < count):
             raise ValueError("composition shifts are missing")
-        times = times + np.repeat(signed, rows[:, 0])[:count]
+        times = times + np.repeat(signed, np.diff(ends, prepend=0))
     return times
 
 
@@ -311,21 +349,25 @@ def _keyframes(stbl: bytes, count: int) -> np.ndarray:
     if box is None:
         return np.ones(count, dtype=bool)
     flags = np.zeros(count, dtype=bool)
-    flags[_table(box, 1)[:, 0] - 1] = True
+    numbers = _table(box, 1)[:, 0]
+    if (numbers == 0).any():
+        raise ValueError("keyframes are counted from 1")
+    flags[numbers - 1] = True
     return flags
 
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
+    """The stretch of the track that is shown, and ticks before it begins (None: no edits)."""
+
     start: float
     stop: float
-    origin: int
+    delay: int | None
 
 
 def _edit(elst: bytes | None, ticks: int, movie_ticks: int) -> _Edit:
-    """Return the one stretch of the track that is shown, and the tick that is second 0."""
     if elst is None:
-        return _Edit(-np.inf, np.inf, 0)
+        return _Edit(-np.inf, np.inf, None)
     wide = elst[0] == 1
     count = struct.unpack_from(">I", elst, 4)[0]
     delay = 0
@@ -335,7 +377,7 @@ def _edit(elst: bytes | None, ticks: int, movie_ticks: int) -> _Edit:
             length, start, rate = struct.unpack_from(">Qqi", elst, 8 + 20 * number)
         else:
             length, start, rate = struct.unpack_from(">Iii", elst, 8 + 12 * number)
-        ticks_long = round(length * ticks / movie_ticks)
+        ticks_long = (2 * length * ticks + movie_ticks) // (2 * movie_ticks)  # halves round up
         if start == -1:
             delay += ticks_long
         else:
@@ -345,4 +387,4 @@ def _edit(elst: bytes | None, ticks: int, movie_ticks: int) -> _Edit:
     if len(edits) != 1:
         raise _Unusual("several edits")
     start, length = edits[0]
-    return _Edit(start, start + length if length else np.inf, start - delay)
+    return _Edit(start, start + length if length else np.inf, delay)

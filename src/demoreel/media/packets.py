@@ -20,12 +20,17 @@ class Codec:
         extradata: The codec's own header, if it has one.
         width: Coded width in pixels.
         height: Coded height in pixels.
+        color_range: The container's word on it, as FFmpeg numbers it; 0 is unknown. The codec's
+            own word, if it has one, comes first.
+        colorspace: Likewise, the matrix from YUV to RGB; 2 is unknown.
     """
 
     name: str
     extradata: bytes | None
     width: int
     height: int
+    color_range: int = 0
+    colorspace: int = 2
 
 
 @dataclass(frozen=True)
@@ -40,30 +45,39 @@ class PacketIndex:
         offset: Byte position of each packet.
         size: Bytes of each packet.
         frame_of: Frame that each packet becomes; -1 for packets that are decoded, never shown.
+        start_of: For each packet, the keyframe packet where decoding must begin to get it right; -1
+            where that lies before the video's first packet.
         packet_of: Packet of each frame.
-        first_packet: For each frame, the packet where decoding must begin.
         seconds: Presentation time of each frame on the file's own clock.
+        nbytes: Memory that the index takes.
+        has_leading: Whether any keyframe is followed by pictures that lean on the GOP before it.
     """
 
     codec: Codec
     offset: np.ndarray
     size: np.ndarray
     frame_of: np.ndarray
+    start_of: np.ndarray
     packet_of: np.ndarray
-    first_packet: np.ndarray
     seconds: np.ndarray
     nbytes: int = field(init=False, default=0)
+    has_leading: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        per_packet = (self.offset, self.size, self.frame_of)
-        per_frame = (self.packet_of, self.first_packet, self.seconds)
+        per_packet = (self.offset, self.size, self.frame_of, self.start_of)
+        per_frame = (self.packet_of, self.seconds)
         total = sum(array.nbytes for array in (*per_packet, *per_frame))
         object.__setattr__(self, "nbytes", total + 512)
+        object.__setattr__(self, "has_leading", bool((np.diff(self.start_of) < 0).any()))
 
     @property
     def frames(self) -> int:
         """Frames that the video shows."""
         return len(self.packet_of)
+
+    def starts(self, frames: np.ndarray | list[int]) -> np.ndarray:
+        """Return, for each of these frames, where its decoding begins (see ``start_of``)."""
+        return np.asarray(self.start_of[self.packet_of[frames]])
 
     @property
     def end(self) -> int:
@@ -104,8 +118,8 @@ def index_packets(
         offset=offset.astype(np.int64),
         size=size.astype(np.int64),
         frame_of=frame_of,
+        start_of=_decoding_starts(pts, keyframe),
         packet_of=packet_of,
-        first_packet=_decoding_starts(pts, keyframe)[packet_of],
         seconds=(pts[packet_of] - origin) * seconds_per_tick,
     )
 
@@ -114,12 +128,13 @@ def _decoding_starts(pts: np.ndarray, keyframe: np.ndarray) -> np.ndarray:
     """Return, for each packet, the keyframe packet from which it can be decoded.
 
     A packet that follows a keyframe but is shown before it (a leading picture of an open GOP)
-    may refer to the GOP before, so decoding must begin one keyframe earlier.
+    may refer to the GOP before, so decoding must begin one keyframe earlier. Leading pictures of
+    the first keyframe (of a video that was cut there) have no GOP before: -1.
     """
     count = len(pts)
     numbers = np.arange(count)
     last_key = np.maximum.accumulate(np.where(keyframe, numbers, 0))
-    before = np.concatenate([[0], last_key[:-1]]) if count else last_key
+    before = np.concatenate([[-1], last_key[:-1]]) if count else last_key
     key_before_key = before[last_key]  # the keyframe before each packet's own keyframe
     leading = pts < pts[last_key]
     return np.asarray(np.where(leading, key_before_key, last_key), dtype=np.int32)

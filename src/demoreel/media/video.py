@@ -1,10 +1,12 @@
-"""A video file and its packet index, kept for as long as the file does not change."""
+"""A video and its packet index, kept for as long as the video does not change."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from demoreel.errors import VideoError
 from demoreel.media import mp4
@@ -16,19 +18,35 @@ _INDEX_BYTES = 64 << 20  # per process: the indices of about two million frames
 
 _indices: ByteCache[object, PacketIndex] = ByteCache(_INDEX_BYTES)
 
+Stored = Callable[[], PacketIndex | None]
+"""Returns an index that is kept somewhere, or found in a shorter way; None if there is none."""
+
+
+class VideoFile(mp4.Bytes, Protocol):
+    """A video's bytes, wherever they lie.
+
+    Those that read many ranges at once cheaper than one by one also have ``read_ranges``: a list of
+    (offset, length) pairs in, a list of bytes out (see ``preload.py``).
+    """
+
+    @property
+    def identity(self) -> Hashable:
+        """Changes when the bytes do."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Video:
     """An open video.
 
     Attributes:
-        name: Its path.
+        name: Its path, or what stands for one.
         file: Its bytes.
         index: Its packet index.
     """
 
     name: str
-    file: LocalFile
+    file: VideoFile
     index: PacketIndex
 
 
@@ -49,17 +67,33 @@ def open_video(path: str | Path) -> Video:
             hint="fetch or restore the file",
             file=name,
         ) from error
-    index = _indices.get((name, file.identity), lambda: _make_index(file, name))
+    return index_video(file, name)
+
+
+def index_video(file: VideoFile, name: str, *, stored: Stored | None = None) -> Video:
+    """Index a video; a second call for the same bytes costs nothing.
+
+    Args:
+        file: The video's bytes.
+        name: Its path, or what stands for one.
+        stored: Asked before the video is searched.
+
+    Raises:
+        VideoError: The video is empty, cut off, or not a video.
+    """
+    index = _indices.get((name, file.identity), lambda: _make_index(file, name, stored))
     return Video(name, file, index)
 
 
-def _make_index(file: LocalFile, name: str) -> tuple[PacketIndex, int]:
-    try:
-        index = mp4.read_index(file, name=name)
-    except OSError as error:
-        raise VideoError(f"The video cannot be read ({error.strerror}).", file=name) from error
+def _make_index(file: VideoFile, name: str, stored: Stored | None) -> tuple[PacketIndex, int]:
+    index = stored() if stored is not None else None
+    if index is None:
+        try:
+            index = mp4.read_index(file, name=name)
+        except OSError as error:
+            raise VideoError(f"The video cannot be read ({error.strerror}).", file=name) from error
     if index is None:
         from demoreel.media import demux  # heavy, and rarely needed
 
-        index = demux.read_index(name)
+        index = demux.read_index(name, None if isinstance(file, LocalFile) else file)
     return index, index.nbytes

@@ -10,6 +10,8 @@ import numpy as np
 
 from demoreel.errors import MetadataError, OutOfRangeError
 
+_LONGEST = 1 << 36  # frames; more is a mistake, and sums would run over
+
 
 @dataclass(frozen=True, slots=True)
 class Episode:
@@ -63,20 +65,23 @@ class Episodes(Sequence[Episode]):
         details: Callable[[int], Mapping[str, Any]] | None = None,
         where: str = "",
     ) -> None:
+        self._where = where
         self.episode_index = np.ascontiguousarray(index, dtype=np.int64)
         self.length = np.ascontiguousarray(length, dtype=np.int64)
         self.start = np.concatenate([[0], np.cumsum(self.length)])
         self._details = details
-        self._where = where
         contiguous = np.array_equal(self.episode_index, np.arange(len(self.episode_index)))
         self._order = None if contiguous else np.argsort(self.episode_index, kind="stable")
         self._check()
 
     def _check(self) -> None:
-        if len(self.length) and int(self.length.min()) <= 0:
-            bad = int(self.episode_index[int(np.argmin(self.length))])
+        impossible = np.flatnonzero((self.length <= 0) | (self.length > _LONGEST))
+        if len(impossible):
+            bad = int(impossible[0])
             raise MetadataError(
-                "An episode's length is not positive.", file=self._where, episode=bad
+                f"An episode's length is not positive, or impossible: {self.length[bad]}.",
+                file=self._where,
+                episode=int(self.episode_index[bad]),
             )
         if self._order is not None:
             ordered = self.episode_index[self._order]

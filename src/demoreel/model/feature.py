@@ -82,13 +82,19 @@ class Feature:
                     "height, width and channels were expected.",
                     file=where,
                 )
-        elif self.is_numeric:
-            if not _is_number_type(self.dtype):
-                raise MetadataError(
-                    f"Feature {self.key!r} has the unknown dtype {self.dtype!r}.",
-                    hint="numpy's numbers, bool, string, image, video and language are readable",
-                    file=where,
-                )
+        elif self.is_numeric and not _is_number_type(self.dtype):
+            raise MetadataError(
+                f"Feature {self.key!r} has the unknown dtype {self.dtype!r}.",
+                hint="numpy's numbers, bool, string, image, video and language are readable",
+                file=where,
+            )
+
+        try:
+            _ = self.depth_code
+        except (TypeError, ValueError, OverflowError) as error:
+            raise MetadataError(
+                f"Depth camera {self.key!r} has a range that is no number ({error}).", file=where
+            ) from error
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as ``info.json`` holds it."""
@@ -97,7 +103,7 @@ class Feature:
             "shape": list(self.shape),
             "names": self.names,
         }
-        if self.info and "video_info" not in self.extra:
+        if self.info and self.extra.get("video_info") != self.info:
             raw["info"] = dict(self.info)
         raw.update(self.extra)
         return raw
@@ -177,7 +183,7 @@ class Feature:
 def _is_number_type(name: str) -> bool:
     try:
         return np.dtype(name).kind in "biuf"
-    except TypeError:
+    except (TypeError, ValueError):
         return False
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +25,9 @@ _FIELDS = {
     "v2": ("episode_chunk", "episode_index"),
     "v3": ("chunk_index", "file_index"),
 }
+
+_LARGEST = 1e9  # of a rate or a size; more is a mistake
+_LONGEST_QUOTE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,24 +110,23 @@ class Info:
             for key, value in features_raw.items()
         }
         has_video = any(feature.is_video for feature in features.values())
-        video_path = raw.get("video_path")
-        if has_video and video_path is None:
-            video_path = VIDEO_PATHS[family]
+        data_path = _text(raw, "data_path", where, default=DATA_PATHS[family])
+        video_path = _text(raw, "video_path", where, default=VIDEO_PATHS[family])
         used = {name for name in cls.__slots__ if name != "extra"} | {"codebase_version"}
         return cls(
             version=version,
-            fps=_fps(raw, where),
+            fps=_positive(raw, "fps", where),
             features=features,
-            data_path=_template(family, "data_path", raw.get("data_path", DATA_PATHS[family])),
-            video_path=_template(family, "video_path", video_path) if has_video else None,
+            data_path=_template(family, "data_path", data_path, where),
+            video_path=_template(family, "video_path", video_path, where) if has_video else None,
             robot_type=raw.get("robot_type"),
             total_episodes=_count(raw, "total_episodes", where, default=None),
             total_frames=_count(raw, "total_frames", where, default=None),
             total_tasks=_count(raw, "total_tasks", where, default=0),
             chunks_size=max(1, _count(raw, "chunks_size", where, default=1000)),
-            data_files_size_in_mb=raw.get("data_files_size_in_mb", 100),
-            video_files_size_in_mb=raw.get("video_files_size_in_mb", 200),
-            splits=raw.get("splits") or {},
+            data_files_size_in_mb=_positive(raw, "data_files_size_in_mb", where, default=100),
+            video_files_size_in_mb=_positive(raw, "video_files_size_in_mb", where, default=200),
+            splits=_splits(raw, where),
             extra={name: value for name, value in raw.items() if name not in used},
         )
 
@@ -177,7 +178,7 @@ def _readable_version(raw: Mapping[str, Any], where: str) -> str:
         raise MetadataError("info.json has no codebase_version.", file=where)
     if version not in READABLE_VERSIONS:
         raise UnsupportedVersionError(
-            f"This dataset's codebase_version is {version!r}; "
+            f"This dataset's codebase_version is {_short(version)}; "
             f"demoreel reads {', '.join(READABLE_VERSIONS)}.",
             hint="a newer version needs a newer demoreel; v1 datasets must be converted by "
             "the lerobot release that wrote them",
@@ -186,20 +187,49 @@ def _readable_version(raw: Mapping[str, Any], where: str) -> str:
     return str(version)
 
 
-def _fps(raw: Mapping[str, Any], where: str) -> float:
-    fps = raw.get("fps")
-    if isinstance(fps, (int, float)) and not isinstance(fps, bool) and 0 < fps < math.inf:
-        return fps
-    raise MetadataError(f"info.json has fps {fps!r}; a positive number was expected.", file=where)
+def _positive(
+    raw: Mapping[str, Any], name: str, where: str, *, default: float | None = None
+) -> float:
+    value = raw.get(name, default)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _LARGEST:
+        return value
+    raise MetadataError(
+        f"info.json has {name} {_short(value)}; a positive number was expected.", file=where
+    )
+
+
+def _splits(raw: Mapping[str, Any], where: str) -> Mapping[str, str]:
+    splits = raw.get("splits") or {}
+    if not isinstance(splits, Mapping):
+        raise MetadataError(
+            f"info.json has splits {_short(splits)}; an object was expected.", file=where
+        )
+    return splits
+
+
+def _text(raw: Mapping[str, Any], name: str, where: str, *, default: str) -> str:
+    text = default if raw.get(name) is None else raw[name]
+    if not isinstance(text, str):
+        raise MetadataError(
+            f"info.json has {name} {_short(text)}; a path template was expected.", file=where
+        )
+    return text
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "..."
 
 
 def _count(raw: Mapping[str, Any], name: str, where: str, *, default: int | None) -> int:
     value = raw.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise MetadataError(f"info.json has {name} {value!r}; a count was expected.", file=where)
+        raise MetadataError(
+            f"info.json has {name} {_short(value)}; a count was expected.", file=where
+        )
     return value
 
 
-def _template(family: str, name: str, text: object) -> PathTemplate:
+def _template(family: str, name: str, text: str, file: str | None = None) -> PathTemplate:
     fields = _FIELDS[family] + (("video_key",) if name == "video_path" else ())
-    return PathTemplate(str(text), fields=fields, where=name)
+    return PathTemplate(text, fields=fields, where=name, file=file)

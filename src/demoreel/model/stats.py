@@ -26,12 +26,19 @@ def stats_from_json(raw: object, *, where: str) -> Stats:
         if not isinstance(kinds, Mapping):
             raise MetadataError(f"The statistics of {key!r} are not an object.", file=where)
         try:
-            stats[key] = {name: np.atleast_1d(np.array(value)) for name, value in kinds.items()}
-        except ValueError as error:
+            stats[key] = {name: _numbers(value) for name, value in kinds.items()}
+        except (ValueError, OverflowError) as error:
             raise MetadataError(
                 f"The statistics of {key!r} are not numbers: {error}.", file=where
             ) from error
     return stats
+
+
+def _numbers(value: object) -> np.ndarray:
+    array = np.atleast_1d(np.array(value))
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{array.dtype} values")
+    return array
 
 
 def stats_to_json(stats: Stats) -> dict[str, Any]:
@@ -47,19 +54,31 @@ def combine_stats(parts: Sequence[Stats]) -> Stats | None:
 
     Means and variances combine exactly by their counts. Quantiles do not combine, so they are
     left out. None where there is nothing to combine.
+
+    Raises:
+        MetadataError: The parts' arrays differ in shape, or count no frames.
     """
     if not parts:
         return None
     shared = [key for key in parts[0] if all(_is_complete(part.get(key)) for part in parts)]
-    return {key: _combined([part[key] for part in parts]) for key in shared}
+    return {key: _combined(key, [part[key] for part in parts]) for key in shared}
 
 
 def _is_complete(kinds: dict[str, np.ndarray] | None) -> bool:
     return kinds is not None and {"min", "max", "mean", "std", "count"} <= kinds.keys()
 
 
-def _combined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def _combined(key: str, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    for name in ("min", "max", "mean", "std"):
+        shapes = sorted({part[name].shape for part in parts})
+        if len(shapes) > 1:
+            raise MetadataError(
+                f"The statistics of {key!r} have shapes {shapes[0]} and {shapes[1]} in different "
+                "episodes."
+            )
     counts = np.array([part["count"].reshape(-1)[0] for part in parts], dtype=np.float64)
+    if not counts.sum() > 0:
+        raise MetadataError(f"The statistics of {key!r} count no frames.")
     means = np.stack([part["mean"].astype(np.float64) for part in parts])
     stds = np.stack([part["std"].astype(np.float64) for part in parts])
     weights = (counts / counts.sum()).reshape(-1, *[1] * (means.ndim - 1))

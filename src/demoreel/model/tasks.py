@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,10 @@ class Tasks(Mapping[int, str]):
                 hint="the tasks file and the tables were not written together",
                 known=f"{len(self)} tasks",
             ) from None
+
+    def get(self, index: int, default: Any = None) -> Any:
+        """Return the text, or ``default`` where there is no such task."""
+        return self._by_index.get(index, default)
 
     def texts(self, indices: np.ndarray) -> list[str]:
         """Return the text of each index."""

@@ -14,7 +14,8 @@ from pathlib import PurePosixPath
 
 from demoreel.errors import UnsafePathError
 
-_INTEGER_SPEC = re.compile(r"0?\d{0,2}d?")
+_INTEGER_SPEC = re.compile(r"0?[0-9]{0,2}d?")
+_TEXT_FIELDS = frozenset({"video_key"})
 
 
 class PathTemplate:
@@ -24,16 +25,20 @@ class PathTemplate:
         text: The template as it stands in ``info.json``.
         fields: Names that may appear in braces; anything else is refused.
         where: What to call the template in an error, e.g. ``data_path``.
+        file: The file it came from, for errors.
 
     Raises:
         UnsafePathError: The template is absolute, climbs with ``..``, uses attribute or
             item access, a conversion, or a field that is not in ``fields``.
     """
 
-    __slots__ = ("fields", "text", "where")
+    __slots__ = ("fields", "file", "text", "where")
 
-    def __init__(self, text: str, *, fields: Iterable[str], where: str) -> None:
+    def __init__(
+        self, text: str, *, fields: Iterable[str], where: str, file: str | None = None
+    ) -> None:
         self.text = text
+        self.file = file
         self.fields = tuple(fields)
         self.where = where
         self._check()
@@ -48,8 +53,9 @@ class PathTemplate:
                 continue
             if field not in self.fields:
                 raise self._refused(f"uses {{{field}}}; it may use {', '.join(self.fields)}")
-            if conversion or (spec and not _INTEGER_SPEC.fullmatch(spec)):
-                raise self._refused(f"formats {{{field}}} in a way that is not a plain number")
+            allowed = not spec if field in _TEXT_FIELDS else _INTEGER_SPEC.fullmatch(spec or "")
+            if conversion or not allowed:
+                raise self._refused(f"formats {{{field}}} in a way that is not plain")
         literal = self.text.format(**dict.fromkeys(self.fields, 0))
         _check_relative(literal, self)
 
@@ -57,6 +63,7 @@ class PathTemplate:
         return UnsafePathError(
             f"The template {self.where} {reason}.",
             hint="do not open this dataset before someone has looked at its info.json",
+            file=self.file,
             template=repr(self.text),
         )
 
@@ -87,10 +94,21 @@ def _formatted(template: PathTemplate, values: tuple[tuple[str, int | str], ...]
 
 def _check_relative(path: str, template: PathTemplate) -> None:
     pure = PurePosixPath(path)
-    if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path or "\\" in path:
+    strange = "\0" in path or "\\" in path or not _is_encodable(path)
+    if not path or pure.is_absolute() or ".." in pure.parts or strange:
         raise UnsafePathError(
             f"The template {template.where} leads outside the dataset's folder.",
             hint="do not open this dataset before someone has looked at its info.json",
+            file=template.file,
             template=repr(template.text),
             path=repr(path),
         )
+
+
+def _is_encodable(path: str) -> bool:
+    """Whether a path is text that a file may be named by; JSON can hold halves of characters."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -27,6 +27,18 @@ class SharedColumn:
     Writing goes through ``pwrite``, not through the map: on a full disk a write to the map kills
     the process, a ``pwrite`` is an ordinary error. Two processes that fill the same rows write the
     same bytes, so no lock is needed.
+
+    Args:
+        path: The file; made if it is not there.
+        rows: Rows of the column.
+        dtype: Type of a value.
+        shape: Shape of a row's value.
+        reserve: Take the disk space now. For columns that are read before they are written: where
+            the disk is memory (tmpfs), looking at a hole takes space too, and kills the process
+            if there is none.
+
+    Raises:
+        OSError: The file cannot be made, or the disk is full.
     """
 
     def __init__(
@@ -35,11 +47,15 @@ class SharedColumn:
         rows: int,
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
+        *,
+        reserve: bool = False,
     ) -> None:
         self._row_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         total = max(1, rows * self._row_bytes)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._handle, total)
+        if reserve and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._handle, 0, total)
         self._dtype = dtype
         pages = mmap.mmap(self._handle, total, prot=mmap.PROT_READ)
         count = rows * int(np.prod(shape, dtype=np.int64))

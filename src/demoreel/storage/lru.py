@@ -54,6 +54,8 @@ class ByteCache(Generic[K, V]):
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
+        # Another thread may have been between the two steps of keeping a value.
+        self._held = sum(size for _, size in self._values.values())
 
 
 def _renew_locks() -> None:

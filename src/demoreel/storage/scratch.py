@@ -15,10 +15,17 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
+import stat
 import tempfile
+import uuid
 import weakref
 from pathlib import Path
+
+_DIGITS = 24
+_OURS = re.compile(f"[0-9a-f]{{{_DIGITS}}}")
+_GONE = "gone-"
 
 
 def scratch_home() -> Path:
@@ -32,21 +39,34 @@ class Scratch:
 
     Args:
         *identity: What the content is made from; equal identities share a folder.
+
+    Raises:
+        PermissionError: The home of scratch folders is not this user's own.
+        OSError: The folder cannot be made.
     """
 
     def __init__(self, *identity: object) -> None:
         home = scratch_home()
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if home.stat().st_uid != os.getuid():
-            raise PermissionError(f"{home} belongs to another user")
+        _make_home(home)
         _sweep(home)
-        digest = hashlib.sha256(repr((_boot(), *identity)).encode()).hexdigest()[:24]
+        digest = hashlib.sha256(repr((_boot(), *identity)).encode()).hexdigest()[:_DIGITS]
         self.folder, lock = _claim(home / digest)
         self._finalizer = weakref.finalize(self, _leave, self.folder, lock, os.getpid())
 
     def close(self) -> None:
         """Let go of the folder; the last one to do so removes it."""
         self._finalizer()
+
+
+def _make_home(home: Path) -> None:
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # In a folder that everyone may write to, someone else may have put something there first: a
+    # link, say, to a folder of ours in which we would then sweep.
+    status = home.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise PermissionError(f"{home} is not a folder of this user")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"{home} can be written by other users")
 
 
 def _boot() -> str:
@@ -59,16 +79,24 @@ def _boot() -> str:
 
 def _claim(folder: Path) -> tuple[Path, int]:
     while True:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
         try:
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
             continue  # removed by its last user between the two calls
         fcntl.flock(lock, fcntl.LOCK_SH)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock), os.stat(folder / "lock")):
-                return folder, lock
+        if _is_lock_of(lock, folder):
+            return folder, lock
         os.close(lock)
+
+
+def _is_lock_of(lock: int, folder: Path) -> bool:
+    """Whether an open lock still is the one in the folder of that name, not a removed one's."""
+    try:
+        return os.path.samestat(os.fstat(lock), os.stat(folder / "lock"))
+    except FileNotFoundError:
+        return False
 
 
 def _leave(folder: Path, lock: int, owner: int) -> None:
@@ -81,14 +109,22 @@ def _leave(folder: Path, lock: int, owner: int) -> None:
 def _remove_if_unused(folder: Path, lock: int) -> None:
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+        if _is_lock_of(lock, folder):
+            # Renamed first: nobody may find half of it, or put new files among those being removed.
+            gone = folder.with_name(f"{_GONE}{uuid.uuid4().hex}")
+            folder.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 def _sweep(home: Path) -> None:
+    """Remove what killed processes left; nothing that is not ours by name."""
     for folder in home.iterdir():
-        with contextlib.suppress(OSError):
-            lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
-            try:
-                _remove_if_unused(folder, lock)
-            finally:
-                os.close(lock)
+        if folder.name.startswith(_GONE):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif _OURS.fullmatch(folder.name):
+            with contextlib.suppress(OSError):
+                lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    _remove_if_unused(folder, lock)
+                finally:
+                    os.close(lock)

@@ -1,0 +1,98 @@
+"""The bytes of stretches of video, read before they are decoded.
+
+Where a read has a price of its own (a blob in a table, an object store), all that a batch needs of
+a video is read in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from demoreel.errors import VideoError
+from demoreel.media.decode import Stretch
+from demoreel.media.mp4 import Bytes
+from demoreel.storage.local import LocalFile, open_file
+
+
+class Loaded:
+    """A part of a video's bytes, held in memory; what lies outside is read from the video.
+
+    Attributes:
+        size: Bytes held.
+    """
+
+    __slots__ = ("_begin", "_behind", "_data", "size")
+
+    def __init__(self, begin: int, data: bytes, behind: Bytes | str) -> None:
+        self._begin = begin
+        self._data = data
+        self._behind = behind
+        self.size = len(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes there, by their position in the video."""
+        start = offset - self._begin
+        if start >= 0 and start + length <= self.size:
+            return self._data[start : start + length]
+        # A stretch that seems damaged is tried once more, from further back.
+        behind = open_file(self._behind) if isinstance(self._behind, str) else self._behind
+        return behind.read(offset, length)
+
+
+def byte_ranges(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
+    """Return (offset, length) of the bytes that hold each stretch's packets; all of one video.
+
+    Leading pictures that are not decoded lie in between, and are read with the others.
+    """
+    index = stretches[0].index
+    frames = np.concatenate([stretch.frames for stretch in stretches])
+    edges = np.cumsum([0, *(len(stretch.frames) for stretch in stretches[:-1])])
+    first = np.maximum(np.minimum.reduceat(index.starts(frames), edges), 0)
+    last = np.maximum.reduceat(index.packet_of[frames], edges)
+    ends = index.offset + index.size
+    if (np.diff(index.offset) > 0).all():
+        begin, end = index.offset[first], ends[last]
+    else:  # packets that do not lie in the order in which they are decoded
+        spans = [slice(a, b + 1) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+        begin = np.array([index.offset[span].min() for span in spans])
+        end = np.array([ends[span].max() for span in spans])
+    return list(zip(begin.tolist(), (end - begin).tolist(), strict=True))
+
+
+def load(stretch: Stretch) -> Stretch:
+    """Return the stretch with its bytes in memory; it holds no local file open.
+
+    Raises:
+        VideoError: The bytes cannot be read.
+    """
+    [(begin, length)] = byte_ranges([stretch])
+    file = stretch.file
+    # By its path, a local file is opened again: thousands of stretches may wait at the same time.
+    behind = file.path if isinstance(file, LocalFile) else file
+    return replace(stretch, file=Loaded(begin, file.read(begin, length), behind))
+
+
+def load_together(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
+    """Return stretches of one video, read in one call where the video's file offers that.
+
+    Raises:
+        VideoError: The bytes cannot be read.
+    """
+    file = stretches[0].file
+    if not isinstance(file, LocalFile) and hasattr(file, "read_ranges"):
+        ranges = byte_ranges(stretches)
+        if max(begin + length for begin, length in ranges) > file.size:
+            raise VideoError(
+                f"The video is cut off: it has {file.size} bytes, and more are wanted.",
+                hint="restore the file from a copy",
+                file=stretches[0].name,
+            )
+        parts = file.read_ranges(ranges)
+        return [
+            Stretch(stretch.index, Loaded(begin, data, file), stretch.name, stretch.frames)
+            for stretch, (begin, _), data in zip(stretches, ranges, parts, strict=True)
+        ]
+    return stretches
