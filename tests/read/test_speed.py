@@ -121,7 +121,7 @@ def test_the_floor_decodes_every_picture_and_keeps_no_file_open(root, monkeypatc
         seen[camera.feature.key].append((stamp.episode, stamp.frame))
 
     monkeypatch.setattr(Camera, "paint", watched)
-    monkeypatch.setattr("demoreel.read.speed.open_file", lambda _: pytest.fail("reads a file"))
+    monkeypatch.setattr("demoreel.media.preload.open_file", lambda _: pytest.fail("reads a file"))
     DecodePool(1).run(jobs)
     # Frame 40 begins episode 3: its window clamps there, and the picture is decoded once.
     wanted = [(0, 2), (0, 3), (1, 0), (1, 1), (3, 0), (1, 1), (1, 2), (3, 20), (3, 21)]

@@ -13,8 +13,17 @@ from demoreel.model import Feature
 from demoreel.storage.arrow import as_numpy, is_number
 
 
-def numbers(array: pa.Array, feature: Feature, *, where: str) -> np.ndarray:
+def numbers(
+    array: pa.Array, feature: Feature, *, where: str, from_floats: bool = False
+) -> np.ndarray:
     """Return a numeric column as an array of rows.
+
+    Args:
+        array: The column.
+        feature: What ``info.json`` says of it.
+        where: The table, for errors.
+        from_floats: Whether whole numbers and booleans may be stored as floats: some tools make
+            floats of everything.
 
     Raises:
         TableError: Values are missing, or their shape or kind is not the declared one.
@@ -32,7 +41,7 @@ def numbers(array: pa.Array, feature: Feature, *, where: str) -> np.ndarray:
         )
     if values.null_count:
         raise TableError(f"Column {feature.key!r} has missing values.", file=where)
-    if not is_number(values.type) or not _fits(as_numpy(values), feature.numpy_dtype):
+    if not is_number(values.type) or not _fits(as_numpy(values), feature.numpy_dtype, from_floats):
         raise TableError(
             f"Column {feature.key!r} holds {values.type}; info.json declares {feature.dtype}.",
             hint="the table and info.json were not written together",
@@ -71,8 +80,11 @@ def _even(array: pa.Array, wanted: int) -> bool:
     return bool((np.diff(edges) == wanted).all())
 
 
-def _fits(values: np.ndarray, dtype: np.dtype[Any]) -> bool:
+def _fits(values: np.ndarray, dtype: np.dtype[Any], from_floats: bool) -> bool:
     """Whether the declared kind of number can hold these values."""
+    if from_floats and values.dtype.kind == "f" and dtype.kind in "biu":
+        with np.errstate(invalid="ignore"):  # not a number, or too large: not equal afterwards
+            return bool((values.astype(dtype).astype(values.dtype) == values).all())
     if np.can_cast(values.dtype, dtype, casting="same_kind"):
         return True
     if values.dtype.kind in "biu" and dtype.kind in "biu":

@@ -52,12 +52,19 @@ class Reader(Protocol):
         """Return columns of these rows, by position in the dataset, in the order asked for."""
         ...
 
+    def in_tables(self, camera: str) -> bool:
+        """Whether a camera's pictures lie encoded in the tables, and not in videos.
+
+        What ``info.json`` calls a video may lie in tables all the same (lance-frames).
+        """
+        ...
+
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
-        """Return the encoded pictures of an image camera."""
+        """Return the encoded pictures of a camera whose pictures lie in the tables."""
         ...
 
     def clip(self, position: int, camera: str) -> Clip:
-        """Return where the episode at ``position`` lies in a video camera's videos.
+        """Return where the episode at ``position`` lies in a camera's videos.
 
         Raises:
             VideoError: The video is missing or broken.

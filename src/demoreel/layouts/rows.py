@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -240,8 +240,20 @@ class ParquetRows:
             ) from error
 
 
+class Rows(Protocol):
+    """The rows of a dataset, however they are stored."""
+
+    def numbers(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return numeric columns of these rows."""
+        ...
+
+    def objects(self, rows: np.ndarray, feature: Feature) -> list[Any]:
+        """Return a text, language or image column of these rows as Python values."""
+        ...
+
+
 def rows_of(
-    tables: ParquetRows, info: Info, rows: np.ndarray, keys: Sequence[str]
+    tables: Rows, info: Info, rows: np.ndarray, keys: Sequence[str]
 ) -> dict[str, np.ndarray | list[Any]]:
     """Return number columns as arrays and the others as lists, in the order of ``keys``."""
     features = [info.features[key] for key in keys]

@@ -88,7 +88,7 @@ class EpisodeView:
     def _portions(self, camera: Camera, start: int, stop: int) -> Iterator[np.ndarray]:
         """Cut the rows into portions that end where groups of pictures end."""
         rows = self._rows(start, stop)
-        if not camera.feature.is_video:
+        if camera.in_tables:
             for at in range(0, len(rows), _FRAMES_AT_ONCE):
                 yield rows[at : at + _FRAMES_AT_ONCE]
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from demoreel.layouts.base import Reader
 from demoreel.media.colour import depth_codes
 from demoreel.media.decode import Decoder, Stretch, group_frames
 from demoreel.media.depth import depth_table
-from demoreel.media.pictures import decode_depth_picture, decode_picture
+from demoreel.media.pictures import decode_depth_picture, decode_picture, picture_size
+from demoreel.media.preload import load_together
 from demoreel.media.video import Video
 from demoreel.model import Feature
 from demoreel.model.depth import DepthUnit
@@ -41,6 +42,7 @@ class Camera:
         self.feature = feature
         self._size = size
         self._unit = depth_unit
+        self.in_tables = reader.in_tables(feature.key)
         code = feature.depth_code
         self._depth = depth_table(code, unit=depth_unit) if code and feature.is_video else None
 
@@ -53,7 +55,7 @@ class Camera:
         unique, places = np.unique(rows, return_inverse=True)
         firsts = np.full(len(unique), -1)
         firsts[places[::-1]] = np.arange(len(rows))[::-1]
-        jobs = (self._video_jobs if self.feature.is_video else self._image_jobs)(unique, firsts)
+        jobs = (self._image_jobs if self.in_tables else self._video_jobs)(unique, firsts)
         out = allocate((len(rows), *self._shape(jobs)), self._dtype)
         copies = _copies(places, firsts)
         return out, [_bind(job, out, copies) for job in jobs]
@@ -87,10 +89,16 @@ class Camera:
             target_of = dict(
                 zip(wanted.tolist(), np.concatenate(target_parts).tolist(), strict=True)
             )
-            for group in group_frames(video.index, np.unique(wanted)):
-                stretch = Stretch(video.index, video.file, video.name, group)
-                jobs.append(_VideoPictures(self, stretch, target_of))
+            groups = group_frames(video.index, np.unique(wanted))
+            stretches = [Stretch(video.index, video.file, video.name, group) for group in groups]
+            jobs += [_VideoPictures(self, part, target_of) for part in self._loaded(stretches)]
         return jobs
+
+    def _loaded(self, stretches: Sequence[Stretch]) -> Sequence[Stretch]:
+        try:
+            return load_together(stretches)
+        except VideoError as error:
+            raise self.located(error) from error
 
     def _image_jobs(self, rows: np.ndarray, targets: np.ndarray) -> list[_Pictures]:
         encoded = self._reader.encoded(rows, self.feature.key)
@@ -118,14 +126,26 @@ class Camera:
             )
         out[...] = picture
 
+    def size_of(self, row: int, data: bytes) -> Size:
+        """Return height and width of an encoded picture."""
+        try:
+            return picture_size(data)
+        except PictureError as error:
+            raise self._error(row, error.what) from error
+
     def decoded(self, row: int, data: bytes) -> np.ndarray:
-        """Decode an encoded picture to (channels, height, width)."""
+        """Decode an encoded picture to (channels, height, width).
+
+        It may lie in memory that the calling thread's next picture will use again.
+        """
         try:
             if not self.feature.is_depth:
-                return decode_picture(data, size=self._size).transpose(2, 0, 1)
+                return decode_picture(data, size=self._size, on_desk=True).transpose(2, 0, 1)
             depth = decode_depth_picture(data, size=self._size)
         except PictureError as error:
             raise self._error(row, error.what) from error
+        if self._depth is not None:  # a depth video before: what the table holds is its codes
+            return np.take(self._depth, depth.astype(np.intp), mode="clip")[None]
         stored = self.feature.info.get("depth_unit")
         if stored is not None and stored != self._unit:
             depth *= np.float32(1000.0 if stored == "m" else 0.001)
@@ -199,8 +219,7 @@ class _EncodedPicture:
 
     @property
     def size(self) -> Size:
-        _, height, width = self._camera.decoded(self._row, self._data).shape
-        return (height, width)
+        return self._camera.size_of(self._row, self._data)
 
     def fill(self, decoder: Decoder, out: np.ndarray) -> list[int]:
         self._camera.paint_encoded(self._row, self._data, out[self._target])

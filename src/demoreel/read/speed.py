@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -23,13 +23,13 @@ import numpy as np
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
 from demoreel.media.decode import Decoder, Stretch, group_frames
+from demoreel.media.preload import load
 from demoreel.media.video import Video
 from demoreel.model import Feature
 from demoreel.read.dataset import Dataset
 from demoreel.read.pictures import Camera
 from demoreel.read.pool import DecodePool, Job
 from demoreel.read.windows import expand
-from demoreel.storage.local import open_file
 
 ROUNDS = 9
 
@@ -188,15 +188,15 @@ class _Floor:
             edges = episodes.start[positions], episodes.start[positions + 1]
             wanted = np.unique(expand(rows, self._offsets, *edges).rows)
             for camera in self._cameras:
-                make = self._video_jobs if camera.feature.is_video else self._image_jobs
+                make = self._image_jobs if camera.in_tables else self._video_jobs
                 jobs += make(camera, wanted)
         return jobs
 
     def _video_jobs(self, camera: Camera, rows: np.ndarray) -> Iterator[Job]:
         for stretch in stretches(self._dataset.reader, camera.feature, rows):
-            loaded = _Loaded(stretch)
-            self.loaded_bytes += loaded.size
-            yield self._video_job(camera, replace(stretch, file=loaded))
+            loaded = load(stretch)
+            self.loaded_bytes += loaded.file.size
+            yield self._video_job(camera, loaded)
 
     def _video_job(self, camera: Camera, stretch: Stretch) -> Job:
         codec = stretch.index.codec
@@ -228,26 +228,6 @@ class _Floor:
         if shape not in desks:
             desks[shape] = np.empty(shape, np.float32 if feature.is_depth else np.uint8)
         return desks[shape]
-
-
-class _Loaded:
-    """The bytes of one stretch, held in memory."""
-
-    def __init__(self, stretch: Stretch) -> None:
-        packets = stretch.packets(stretch.start)
-        offset, size = stretch.index.offset[packets], stretch.index.size[packets]
-        self._begin, end = int(offset.min()), int((offset + size).max())
-        self._data = stretch.file.read(self._begin, end - self._begin)
-        self._name = stretch.name  # not the file: thousands of handles would stay open
-        self.size = len(self._data)
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes there, by their position in the video."""
-        start = offset - self._begin
-        if start >= 0 and start + length <= self.size:
-            return self._data[start : start + length]
-        # A stretch that seems damaged is tried once more, from further back.
-        return open_file(self._name).read(offset, length)
 
 
 def stretches(reader: Reader, camera: Feature, rows: np.ndarray) -> Iterator[Stretch]:

@@ -102,9 +102,10 @@ class LayoutTests:
         assert set(ds.tasks.values()) == {"pick it", "放下", "push it"}
         assert ds.episodes[1].tasks == ("放下", "push it")
         assert ds.episodes[2].tasks == ("push it",)  # one frame cannot change its task
+        filmed = {key for key in ds.cameras if not ds.reader.in_tables(key)}
         for episode in ds.episodes:
             assert episode.data_file is not None
-            assert set(episode.video_files) == {FRONT, WRIST}
+            assert set(episode.video_files) == filmed
 
     def test_every_frame_is_itself(self, two_cameras: Path) -> None:
         """Single reads give the frame that was asked for, counted from either end."""

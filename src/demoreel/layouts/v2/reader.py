@@ -100,6 +100,10 @@ class V2Reader:
         """Return columns of these rows, by position in the dataset."""
         return rows_of(self._rows, self.info, rows, keys)
 
+    def in_tables(self, camera: str) -> bool:
+        """Whether a camera's pictures lie encoded in the tables, and not in videos."""
+        return self.info.features[camera].is_image
+
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
         """Return the encoded pictures of an image camera."""
         return self._rows.objects(rows, self.info.features[camera])
