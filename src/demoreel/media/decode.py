@@ -97,26 +97,27 @@ class Decoder:
         self, stretch: Stretch, start: int, wanted: set[int]
     ) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield the wanted frames, and take them out of ``wanted``."""
-        frame_of = stretch.index.frame_of
-        last = -1
-        codec = stretch.index.codec
+        index = stretch.index
+        packets = _read(stretch, stretch.packets(start))
         # Taken out while in use: a second stretch begun before the first one's end gets its own.
-        context = self._contexts.pop(codec, None) or _open_codec(codec, stretch.name)
+        context = self._contexts.pop(index.codec, None) or _open_codec(index.codec, stretch.name)
+        last = -1
         try:
-            for packet, frame in _decoded(context, stretch, start):
-                number = int(frame_of[packet])
-                if frame.is_corrupt:
-                    raise _Damaged("the codec marks a picture as corrupt", number)
-                if 0 <= number < last:
-                    # A muxer that lost the times of B-frames: which frame is which is unknown.
-                    raise _Damaged("the codec shows it after frames that are later", number)
-                last = max(last, number)
-                if number in wanted:
-                    wanted.discard(number)
-                    yield number, frame
+            for packet in (*packets, None):
+                for frame in _decode(context, packet, stretch):
+                    number = int(index.frame_of[frame.pts])
+                    if frame.is_corrupt:
+                        raise _Damaged("the codec marks a picture as corrupt", number)
+                    if 0 <= number < last:
+                        # A muxer that lost the times of B-frames: which is which is unknown.
+                        raise _Damaged("the codec shows it after frames that are later", number)
+                    last = max(last, number)
+                    if number in wanted:
+                        wanted.discard(number)
+                        yield number, frame
         finally:
             context.flush_buffers()
-            self._contexts[codec] = context
+            self._contexts[index.codec] = context
             if len(self._contexts) > _MOST_CODECS:
                 self._contexts.popitem(last=False)
         if wanted:
@@ -131,39 +132,26 @@ class _Damaged(Exception):
         self.frame = frame
 
 
-def _decoded(
-    context: av.VideoCodecContext, stretch: Stretch, start: int
-) -> Iterator[tuple[int, av.VideoFrame]]:
-    """Yield (packet number, frame) for the stretch's own packets, not for the lead-in's."""
-    packets = stretch.packets(start)
-    wanted_from = stretch.start
-    for number, packet in zip(packets.tolist(), _read(stretch, packets), strict=True):
-        # The packet's number travels through the codec as the time stamp, so reordered, dropped
-        # and hidden pictures cannot be taken for one another.
-        packet.pts = number
-        packet.dts = None
-        try:
-            frames = context.decode(packet)
-        except av.error.FFmpegError as error:
-            if number >= wanted_from:
-                raise _Damaged(str(error), int(stretch.index.frame_of[number])) from error
-            continue
-        yield from _numbered(frames, wanted_from)
+def _decode(
+    context: av.VideoCodecContext, packet: av.Packet[Any] | None, stretch: Stretch
+) -> list[Any]:
+    """Return the stretch's own frames that a packet brings out; those of a lead-in are dropped."""
     try:
-        yield from _numbered(context.decode(None), wanted_from)
+        frames = context.decode(packet)
     except av.error.FFmpegError as error:
-        raise _Damaged(str(error), stretch.frames[-1]) from error
+        if packet is None:
+            raise _Damaged(str(error), stretch.frames[-1]) from error
+        if packet.pts is not None and packet.pts >= stretch.start:
+            raise _Damaged(str(error), int(stretch.index.frame_of[packet.pts])) from error
+        return []
+    return [frame for frame in frames if frame.pts is not None and frame.pts >= stretch.start]
 
 
-def _numbered(frames: list[av.VideoFrame], first: int) -> Iterator[tuple[int, av.VideoFrame]]:
-    return ((frame.pts, frame) for frame in frames if frame.pts is not None and frame.pts >= first)
-
-
-def _read(stretch: Stretch, packets: np.ndarray) -> Iterator[av.Packet[Any]]:
+def _read(stretch: Stretch, packets: np.ndarray) -> list[av.Packet[Any]]:
     offsets = stretch.index.offset[packets].tolist()
     sizes = stretch.index.size[packets].tolist()
     begin = min(offsets)
-    end = max(offset + size for offset, size in zip(offsets, sizes, strict=True))
+    end = max(map(sum, zip(offsets, sizes, strict=True)))
     data = stretch.file.read(begin, end - begin)
     if len(data) < end - begin:
         raise VideoError(
@@ -172,12 +160,18 @@ def _read(stretch: Stretch, packets: np.ndarray) -> Iterator[av.Packet[Any]]:
             hint="restore the file from a copy",
             file=stretch.name,
         )
-    for offset, size in zip(offsets, sizes, strict=True):
+    found = []
+    for number, offset, size in zip(packets.tolist(), offsets, sizes, strict=True):
         # Codecs read past a packet's end. A packet made from bytes is only a view of them, with
         # whatever lies behind; one made by size ends in the zeros that codecs rely on.
         packet = av.Packet(size)
         packet.update(data[offset - begin : offset - begin + size])
-        yield packet
+        # The packet's number travels through the codec as the time stamp, so reordered, dropped
+        # and hidden pictures cannot be taken for one another.
+        packet.pts = number
+        packet.dts = None
+        found.append(packet)
+    return found
 
 
 def _open_codec(codec: Codec, name: str) -> av.VideoCodecContext:

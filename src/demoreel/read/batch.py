@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,16 +61,18 @@ class BatchReader:
         positions = episodes.positions_of_rows(rows)
         start, stop = episodes.start[positions], episodes.start[positions + 1]
         windows = {key: expand(rows, offs, start, stop) for key, offs in self._offsets.items()}
-        values: dict[str, Column] = self._rows(rows, windows)
-        jobs: list[Job] = []
+        values: dict[str, Column] = {}
+        jobs: list[Iterator[Job]] = []
         for key, camera in self._cameras.items():
             wanted = windows[key].rows.reshape(-1) if key in windows else rows
             pictures, more = camera.plan(wanted, allocate)
             if key in windows:
                 pictures = pictures.reshape(*windows[key].rows.shape, *pictures.shape[1:])
             values[key] = pictures
-            jobs += more
-        self.pool.run(jobs)
+            jobs.append(more)
+        self.pool.run(
+            itertools.chain(*jobs), meanwhile=lambda: values.update(self._rows(rows, windows))
+        )
         batch: Batch = {key: values[key] for key in self._order}
         batch.update({f"{key}_is_pad": window.is_pad for key, window in windows.items()})
         tasks = values.get("task_index")

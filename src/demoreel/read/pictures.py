@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,32 +46,28 @@ class Camera:
         code = feature.depth_code
         self._depth = depth_table(code, unit=depth_unit) if code and feature.is_video else None
 
-    def plan(self, rows: np.ndarray, allocate: Allocate) -> tuple[np.ndarray, list[Job]]:
+    def plan(self, rows: np.ndarray, allocate: Allocate) -> tuple[np.ndarray, Iterator[Job]]:
         """Return the array for these rows' pictures, and the jobs that fill it.
 
         The array is (rows, channels, height, width). A picture that several rows share is decoded
-        once.
+        once. Jobs are made as they are asked for, while others are already being done.
         """
         unique, places = np.unique(rows, return_inverse=True)
         firsts = np.full(len(unique), -1)
         firsts[places[::-1]] = np.arange(len(rows))[::-1]
-        jobs = (self._image_jobs if self.in_tables else self._video_jobs)(unique, firsts)
-        out = allocate((len(rows), *self._shape(jobs)), self._dtype)
+        size, jobs = (self._image_jobs if self.in_tables else self._video_jobs)(unique, firsts)
+        channels = 1 if self.feature.is_depth else 3
+        out = allocate((len(rows), channels, *(self._size or size)), self._dtype)
         copies = _copies(places, firsts)
-        return out, [_bind(job, out, copies) for job in jobs]
+        return out, (_bind(job, out, copies) for job in jobs)
 
     @property
     def _dtype(self) -> np.dtype[Any]:
         return np.dtype(np.float32 if self.feature.is_depth else np.uint8)
 
-    def _shape(self, jobs: list[_Pictures]) -> tuple[int, int, int]:
-        channels = 1 if self.feature.is_depth else 3
-        if self._size is not None:
-            return (channels, *self._size)
-        height, width = jobs[0].size
-        return (channels, height, width)
-
-    def _video_jobs(self, rows: np.ndarray, targets: np.ndarray) -> list[_Pictures]:
+    def _video_jobs(
+        self, rows: np.ndarray, targets: np.ndarray
+    ) -> tuple[Size, Iterator[_Pictures]]:
         episodes = self._reader.episodes
         positions = episodes.positions_of_rows(rows)
         videos: dict[str, tuple[Video, list[np.ndarray], list[np.ndarray]]] = {}
@@ -83,16 +79,26 @@ class Camera:
             entry = videos.setdefault(clip.video.name, (clip.video, [], []))
             entry[1].append(frames)
             entry[2].append(part_targets)
-        jobs: list[_Pictures] = []
-        for video, frame_parts, target_parts in videos.values():
-            wanted = np.concatenate(frame_parts)
-            target_of = dict(
-                zip(wanted.tolist(), np.concatenate(target_parts).tolist(), strict=True)
-            )
+        codec = clip.video.index.codec
+        parts = [
+            (video, np.concatenate(frames), np.concatenate(places))
+            for video, frames, places in videos.values()
+        ]
+        return (codec.height, codec.width), self._stretches(parts)
+
+    def _stretches(
+        self, parts: Sequence[tuple[Video, np.ndarray, np.ndarray]]
+    ) -> Iterator[_Pictures]:
+        for video, wanted, targets in parts:
+            target_of = dict(zip(wanted.tolist(), targets.tolist(), strict=True))
             groups = group_frames(video.index, np.unique(wanted))
-            stretches = [Stretch(video.index, video.file, video.name, group) for group in groups]
-            jobs += [_VideoPictures(self, part, target_of) for part in self._loaded(stretches)]
-        return jobs
+            stretches: Iterator[Stretch] = (
+                Stretch(video.index, video.file, video.name, group) for group in groups
+            )
+            if hasattr(video.file, "read_ranges"):  # then one read of all costs less than many
+                stretches = iter(self._loaded(list(stretches)))
+            for stretch in stretches:
+                yield _VideoPictures(self, stretch, target_of)
 
     def _loaded(self, stretches: Sequence[Stretch]) -> Sequence[Stretch]:
         try:
@@ -100,12 +106,15 @@ class Camera:
         except VideoError as error:
             raise self.located(error) from error
 
-    def _image_jobs(self, rows: np.ndarray, targets: np.ndarray) -> list[_Pictures]:
+    def _image_jobs(
+        self, rows: np.ndarray, targets: np.ndarray
+    ) -> tuple[Size, Iterator[_Pictures]]:
         encoded = self._reader.encoded(rows, self.feature.key)
-        return [
-            _EncodedPicture(self, int(row), data, int(target))
-            for row, data, target in zip(rows, encoded, targets, strict=True)
-        ]
+        size = self._size or self.size_of(int(rows[0]), encoded[0])
+        return size, (
+            _EncodedPicture(self, row, data, target)
+            for row, data, target in zip(rows.tolist(), encoded, targets.tolist(), strict=True)
+        )
 
     def paint(self, decoder: Decoder, frame: Any, out: np.ndarray) -> None:
         """Write one decoded video frame into its place."""
@@ -180,11 +189,6 @@ class _VideoPictures:
         self._stretch = stretch
         self._targets = targets
 
-    @property
-    def size(self) -> Size:
-        codec = self._stretch.index.codec
-        return (codec.height, codec.width)
-
     def fill(self, decoder: Decoder, out: np.ndarray) -> list[int]:
         filled = []
         try:
@@ -216,10 +220,6 @@ class _EncodedPicture:
         self._row = row
         self._data = data
         self._target = target
-
-    @property
-    def size(self) -> Size:
-        return self._camera.size_of(self._row, self._data)
 
     def fill(self, decoder: Decoder, out: np.ndarray) -> list[int]:
         self._camera.paint_encoded(self._row, self._data, out[self._target])

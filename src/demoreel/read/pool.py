@@ -6,6 +6,7 @@ worker inherits no threads: the pool notices and starts its own.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
@@ -35,21 +36,28 @@ class DecodePool:
         self._local = threading.local()
         self._executor: ThreadPoolExecutor | None = None
 
-    def run(self, jobs: Iterable[Job]) -> None:
-        """Run all jobs; the calling thread helps. The first error is raised, after all stopped."""
+    def run(self, jobs: Iterable[Job], *, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Run all jobs; the calling thread helps. The first error is raised, after all stopped.
+
+        Args:
+            jobs: What to do; drawn one by one, so that making jobs and doing them overlap.
+            meanwhile: What the calling thread does first, while others have already begun.
+        """
         if self._process != os.getpid():
             self._renew()
-        work = list(jobs)
-        helpers = min(self.threads, len(work)) - 1
-        queue = iter(work)
-        if helpers <= 0:
-            self._drain(queue)
+        queue = iter(jobs)
+        first = list(itertools.islice(queue, self.threads))
+        if self.threads == 1 or len(first) < 2:
+            meanwhile()
+            self._drain(itertools.chain(first, queue))
             return
-        shared = _Shared(queue)
+        shared = _Shared(itertools.chain(first, queue))
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="demoreel")
+        helpers = len(first) - 1
         futures = [self._executor.submit(self._drain, shared) for _ in range(helpers)]
         try:
+            meanwhile()
             self._drain(shared)
         finally:
             shared.stop()

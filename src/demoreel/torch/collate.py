@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.dataloader import default_collate
 
@@ -46,10 +47,12 @@ class Sample(dict[str, Any]):
 
 def cut_samples(batch: TensorBatch, count: int) -> list[dict[str, Any]]:
     """Cut a batch into samples that can be put together again."""
-    samples: list[dict[str, Any]] = []
-    for place in range(count):
-        samples.append(Sample({key: values[place] for key, values in batch.items()}, batch, place))
-    return samples
+    keys = list(batch)
+    columns = [v.unbind(0) if isinstance(v, torch.Tensor) else v for v in batch.values()]
+    return [
+        Sample(dict(zip(keys, values, strict=True)), batch, place)
+        for place, values in zip(range(count), zip(*columns, strict=True), strict=True)
+    ]
 
 
 def collate_samples(
