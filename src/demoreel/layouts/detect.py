@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demoreel.errors import DatasetNotFoundError, MetadataError
+from demoreel.errors import DatasetNotFoundError, MetadataError, UnsupportedVersionError
 from demoreel.layouts.base import Reader
 from demoreel.model import Info
 from demoreel.storage.json_files import read_json
@@ -24,6 +24,7 @@ def open_reader(root: Path) -> Reader:
     if not info_path.is_file():
         raise _not_a_dataset(root)
     info = Info.from_json(read_json(info_path), where=str(info_path))
+    _refuse_lance(root, info)
     reader = _reader_for(root, info)
     if len(reader.episodes) == 0:
         raise MetadataError(
@@ -40,6 +41,17 @@ def _reader_for(root: Path, info: Info) -> Reader:
     from demoreel.layouts.v3.reader import V3Reader
 
     return V3Reader(root, info)
+
+
+def _refuse_lance(root: Path, info: Info) -> None:
+    tables = sorted(place.name for place in root.glob("*.lance"))
+    if info.extra.get("storage_format") == "lance" or (tables and not (root / "data").is_dir()):
+        raise UnsupportedVersionError(
+            "This dataset lies in Lance tables; demoreel reads v2.0, v2.1 and v3.0.",
+            hint="open the dataset that it was made from",
+            dataset=root,
+            tables=", ".join(tables) or None,
+        )
 
 
 def _not_a_dataset(root: Path) -> DatasetNotFoundError:
