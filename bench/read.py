@@ -194,7 +194,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
         row = results["loading"][kind]
         sides = [side for side in ("lerobot", "demoreel") if side in row]
         bars = panel.bar(sides, [row[s] for s in sides], color=[colours[s] for s in sides])
-        panel.bar_label(bars, fmt="%.0f")
+        panel.bar_label(bars, fmt="%.0f", label_type="center")
         panel.axhline(row["floor"], color="black", linestyle="--", linewidth=1)
         panel.annotate(
             f"floor of the codec: {row['floor']:.0f}",
