@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from demoreel.errors import ArgumentError, FrameMismatchError, UnknownKeyError, 
 from demoreel.layouts.columns import table_schema, to_arrow
 from demoreel.media.remux import Signature, probe
 from demoreel.model import DEFAULT_FEATURES, Info, Stats
+from demoreel.storage.atomic import staged
 
 PathLike = str | os.PathLike[str]
 Values = np.ndarray | Sequence[Any]
@@ -41,6 +43,35 @@ class NewEpisode:
     table: pa.Table
     videos: dict[str, NewVideo]
     stats: Stats | None
+
+
+class _Writer(Protocol):
+    committed: bool
+
+    def close(self) -> None:
+        """Let go of open files."""
+        ...
+
+
+W = TypeVar("W", bound=_Writer)
+
+
+@contextmanager
+def staged_writer(target: PathLike, make: Callable[[Path], W]) -> Iterator[W]:
+    """Yield a writer of a staging folder, which becomes ``target`` when the block has committed.
+
+    Raises:
+        TargetExistsError: There is something at ``target``.
+        ArgumentError: The block ended without ``commit()``.
+    """
+    with staged(target) as folder:
+        writer = make(folder)
+        try:
+            yield writer
+        finally:
+            writer.close()
+        if not writer.committed:
+            raise ArgumentError("commit() was not called, so nothing was written.", dataset=target)
 
 
 class Intake:

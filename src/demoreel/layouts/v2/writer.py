@@ -16,12 +16,12 @@ from demoreel.layouts.writing import (
     NewEpisode,
     PathLike,
     Values,
+    staged_writer,
     write_json,
     write_json_lines,
 )
 from demoreel.media.remux import join
 from demoreel.model import Info, Stats, stats_to_json
-from demoreel.storage.atomic import staged
 
 
 class Writer:
@@ -143,8 +143,5 @@ def create(target: PathLike, info: Info) -> Iterator[Writer]:
         TargetExistsError: There is something at ``target``.
         ArgumentError: The block ended without ``commit()``.
     """
-    with staged(target) as folder:
-        writer = Writer(folder, info)
+    with staged_writer(target, lambda folder: Writer(folder, info)) as writer:
         yield writer
-        if not writer.committed:
-            raise ArgumentError("commit() was not called, so nothing was written.", dataset=target)

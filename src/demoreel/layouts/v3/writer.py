@@ -15,10 +15,17 @@ import pyarrow.parquet as pq
 
 from demoreel.errors import ArgumentError, FrameMismatchError
 from demoreel.layouts.v3.meta_files import EpisodeFile, write_tasks
-from demoreel.layouts.writing import Intake, NewEpisode, NewVideo, PathLike, Values, write_json
+from demoreel.layouts.writing import (
+    Intake,
+    NewEpisode,
+    NewVideo,
+    PathLike,
+    Values,
+    staged_writer,
+    write_json,
+)
 from demoreel.media.remux import join
 from demoreel.model import Info, Stats, stats_to_json
-from demoreel.storage.atomic import staged
 
 VERSION = "v3.0"
 
@@ -158,14 +165,8 @@ def create(target: PathLike, info: Info) -> Iterator[Writer]:
         TargetExistsError: There is something at ``target``.
         ArgumentError: The block ended without ``commit()``.
     """
-    with staged(target) as folder:
-        writer = Writer(folder, info)
-        try:
-            yield writer
-        finally:
-            writer.close()
-        if not writer.committed:
-            raise ArgumentError("commit() was not called, so nothing was written.", dataset=target)
+    with staged_writer(target, lambda folder: Writer(folder, info)) as writer:
+        yield writer
 
 
 class _TableFiles:
