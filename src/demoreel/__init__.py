@@ -32,8 +32,10 @@ def open(
     tolerance_s: float = 1e-4,
     depth_unit: Literal["mm", "m"] = "mm",
     decode_threads: int | None = None,
+    version: int | None = None,
+    tag: str | None = None,
 ) -> Dataset:
-    """Open a LeRobot dataset (v2.0, v2.1 or v3.0, detected) where it lies.
+    """Open a LeRobot dataset (v2.0, v2.1, v3.0 or one of the Lance layouts) where it lies.
 
     Cost: reads the metadata; no table and no video is opened, nothing is written or fetched.
 
@@ -49,6 +51,8 @@ def open(
         depth_unit: Unit of depth pictures.
         decode_threads: Threads that decode; by default every core in a main process and one in
             a DataLoader worker.
+        version: Of a Lance dataset, the version of its table of rows to read; the newest if None.
+        tag: Of a Lance dataset, the version with this name.
 
     Raises:
         DatasetNotFoundError: There is no dataset at ``path``.
@@ -68,6 +72,8 @@ def open(
         tolerance_s=tolerance_s,
         depth_unit=depth_unit,
         decode_threads=decode_threads,
+        version=version,
+        tag=tag,
     )
 
 

@@ -430,9 +430,3 @@ def test_out_of_range_says_how_many_there_are(root):
         demoreel.open(root)[19]
     with pytest.raises(OutOfRangeError, match="0 to 2"):
         demoreel.open(root, episodes=[3])
-
-
-@pytest.mark.parametrize("name", ["g1_lance_video", "g1_lance_native", "kitchen_lance_frames"])
-def test_layouts_that_are_not_read_are_named(fixtures, name):
-    with pytest.raises(UnsupportedVersionError, match="Lance"):
-        demoreel.open(fixtures / name)

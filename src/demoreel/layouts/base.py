@@ -55,7 +55,7 @@ class Reader(Protocol):
     def in_tables(self, camera: str) -> bool:
         """Whether a camera's pictures lie encoded in the tables, and not in videos.
 
-        What ``info.json`` calls a video may lie in tables all the same.
+        What ``info.json`` calls a video may lie in tables all the same (lance-frames).
         """
         ...
 

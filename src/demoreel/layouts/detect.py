@@ -4,28 +4,49 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demoreel.errors import DatasetNotFoundError, MetadataError, UnsupportedVersionError
+from demoreel.errors import (
+    ArgumentError,
+    DatasetNotFoundError,
+    MetadataError,
+    UnsupportedVersionError,
+)
 from demoreel.layouts.base import Reader
 from demoreel.model import Info
 from demoreel.storage.json_files import read_json
 
+_OLD_HUB_TABLES = ("frames", "videos", "episodes")
 
-def open_reader(root: Path) -> Reader:
+
+def open_reader(root: Path, *, version: int | None = None, tag: str | None = None) -> Reader:
     """Open the dataset in this folder, whatever its layout.
 
-    Cost: reads the metadata, no table and no video.
+    Cost: reads the metadata, no table and no video; with a version or a tag, a table's manifest.
+
+    Args:
+        root: The dataset's folder.
+        version: Of a Lance dataset, the version to read; None is the newest.
+        tag: Of a Lance dataset, the tagged version to read.
 
     Raises:
         DatasetNotFoundError: The folder is not there, or holds no dataset.
-        UnsupportedVersionError: Its version is not readable.
+        UnsupportedVersionError: Its version or layout is not readable.
         MetadataError: Its metadata are broken, or it has no episodes.
+        ArgumentError: There is no such version or tag, or the layout has none.
     """
+    if version is not None and tag is not None:
+        raise ArgumentError("version= and tag= both name a version.", hint="give one of them")
+    if _lance_tables(root / "data").issuperset(_OLD_HUB_TABLES):
+        raise UnsupportedVersionError(
+            "This dataset is in the older Lance layout of the Hub (data/frames.lance, "
+            "data/videos.lance, data/episodes.lance), which demoreel does not read.",
+            hint="fetch the dataset that it was made from, and open or convert that",
+            dataset=root,
+        )
     info_path = root / "meta" / "info.json"
     if not info_path.is_file():
         raise _not_a_dataset(root)
     info = Info.from_json(read_json(info_path), where=str(info_path))
-    _refuse_lance(root, info)
-    reader = _reader_for(root, info)
+    reader = _reader_for(root, info, version, tag)
     if len(reader.episodes) == 0:
         raise MetadataError(
             "The dataset has no episodes yet.", hint="record one, then open it", dataset=root
@@ -33,8 +54,27 @@ def open_reader(root: Path) -> Reader:
     return reader
 
 
-def _reader_for(root: Path, info: Info) -> Reader:
-    if info.version.startswith("v2"):
+def _reader_for(root: Path, info: Info, version: int | None, tag: str | None) -> Reader:
+    layout, table = _layout(root, info)
+    if layout == "lance-native":
+        from demoreel.layouts.lance_native.reader import LanceNativeReader
+
+        return LanceNativeReader(root, info, version=version, tag=tag)
+    if layout == "lance-video":
+        from demoreel.layouts.lance_video.reader import LanceVideoReader
+
+        return LanceVideoReader(root, info, table, version=version, tag=tag)
+    if layout == "lance-frames":
+        from demoreel.layouts.lance_frames.reader import LanceFramesReader
+
+        return LanceFramesReader(root, info, table, version=version, tag=tag)
+    if version is not None or tag is not None:
+        raise ArgumentError(
+            f"This dataset's layout is {layout}; only Lance datasets have versions and tags.",
+            hint="leave version= and tag= out",
+            dataset=root,
+        )
+    if layout.startswith("v2"):
         from demoreel.layouts.v2.reader import V2Reader
 
         return V2Reader(root, info)
@@ -43,20 +83,52 @@ def _reader_for(root: Path, info: Info) -> Reader:
     return V3Reader(root, info)
 
 
-def _refuse_lance(root: Path, info: Info) -> None:
-    tables = sorted(place.name for place in root.glob("*.lance"))
-    if info.extra.get("storage_format") == "lance" or (tables and not (root / "data").is_dir()):
-        raise UnsupportedVersionError(
-            "This dataset lies in Lance tables; demoreel reads v2.0, v2.1 and v3.0.",
-            hint="open the dataset that it was made from",
-            dataset=root,
-            tables=", ".join(tables) or None,
+def _layout(root: Path, info: Info) -> tuple[str, str]:
+    """Return the layout's name, and the Lance table's where it has a name of its own."""
+    storage = info.extra.get("storage_format", "lerobot")
+    if storage not in ("lerobot", "lance"):
+        raise MetadataError(
+            f"This dataset's storage_format is {storage!r}; demoreel reads 'lerobot' and 'lance'.",
+            hint="a newer format needs a newer demoreel",
+            file=root / "meta" / "info.json",
         )
+    tables = _lance_tables(root)
+    # lerobot-lancedb 0.3.0 did not yet write storage_format.
+    if storage == "lance" or {"frames", "videos"} <= tables:
+        return "lance-native", "frames"
+    if info.version.startswith("v2") or not tables or any(root.glob("data/*/*.parquet")):
+        return info.version, ""
+    return _named_by_its_table(root, tables)
+
+
+def _lance_tables(root: Path) -> set[str]:
+    return {place.stem for place in root.glob("*.lance") if place.is_dir()}
+
+
+def _named_by_its_table(root: Path, tables: set[str]) -> tuple[str, str]:
+    with_videos = {name for name in tables if f"{name}_videos" in tables}
+    alone = tables - with_videos - {f"{name}_videos" for name in with_videos}
+    if len(with_videos) + len(alone) != 1:
+        names = ", ".join(sorted(with_videos | alone))
+        raise MetadataError(
+            f"This folder holds the Lance tables of several datasets: {names}.",
+            hint="give each of them a folder of its own, with its own meta/",
+            dataset=root,
+        )
+    if with_videos:
+        return "lance-video", with_videos.pop()
+    return "lance-frames", alone.pop()
 
 
 def _not_a_dataset(root: Path) -> DatasetNotFoundError:
     if not root.exists():
         return DatasetNotFoundError("There is nothing at this path.", path=root)
+    if (root / "_versions").is_dir():
+        return DatasetNotFoundError(
+            "This is a Lance table, not a dataset.",
+            hint=f"open the folder that holds it and meta/: {root.parent}",
+            path=root,
+        )
     inside = sorted(place.parent.parent for place in root.glob("*/meta/info.json"))
     if inside:
         names = ", ".join(str(place) for place in inside[:3])

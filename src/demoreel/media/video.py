@@ -95,5 +95,6 @@ def _make_index(file: VideoFile, name: str, stored: Stored | None) -> tuple[Pack
     if index is None:
         from demoreel.media import demux  # heavy, and rarely needed
 
-        index = demux.read_index(name, None if isinstance(file, LocalFile) else file)
+        is_the_file = isinstance(file, LocalFile) and file.path == name
+        index = demux.read_index(name, None if is_the_file else file)
     return index, index.nbytes

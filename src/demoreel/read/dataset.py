@@ -43,6 +43,8 @@ class Dataset:
         tolerance_s: float = 1e-4,
         depth_unit: DepthUnit = "mm",
         decode_threads: int | None = None,
+        version: int | None = None,
+        tag: str | None = None,
     ) -> None:
         # Iterables are listed first: pickling must be able to hand them on.
         self._arguments: dict[str, Any] = {
@@ -54,13 +56,15 @@ class Dataset:
             "tolerance_s": tolerance_s,
             "depth_unit": depth_unit,
             "decode_threads": decode_threads,
+            "version": version,
+            "tag": tag,
         }
         self._open()
 
     def _open(self) -> None:
         args = self._arguments
         self.root = Path(args["root"])
-        self._reader = open_reader(self.root)
+        self._reader = open_reader(self.root, version=args["version"], tag=args["tag"])
         self.cameras = self._chosen_cameras(args["cameras"])
         self._selected = self._chosen_episodes(args["episodes"])
         self.offsets = frame_offsets(

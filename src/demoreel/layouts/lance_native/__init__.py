@@ -1,0 +1,1 @@
+"""lance-native: the Lance layout that lerobot reads itself."""

@@ -1,0 +1,139 @@
+"""What the readers of the three Lance layouts share: ``meta/`` as in v3.0, rows in a Lance table.
+
+The metadata are those of ``meta/``, whatever version of the tables is read: Lance versions tables,
+not the files beside them. An episode that is not whole in a version is an error when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from demoreel.errors import VideoError
+from demoreel.layouts.base import Clip, Column
+from demoreel.layouts.lance_rows import LanceRows
+from demoreel.layouts.lance_videos import LanceVideos
+from demoreel.layouts.rows import rows_of
+from demoreel.layouts.v3.metadata import V3Metadata
+from demoreel.model import Info
+from demoreel.storage.lance_tables import LanceTable
+
+VIDEOS_VERSION = "demoreel.videos"
+"""Where a table of rows notes, in its metadata, which version of the videos belongs to it."""
+
+
+class LanceReader(V3Metadata):
+    """A dataset whose rows lie in a Lance table.
+
+    Opening reads ``meta/``; tables are opened when a frame is asked for, except where a version or
+    a tag is named, which is checked at once.
+
+    Args:
+        root: The dataset's folder.
+        info: Its info.
+        frames: The table of its rows.
+        videos: The table of its videos; None if its pictures lie with the rows.
+
+    Raises:
+        MetadataError: Metadata are missing, unreadable or contradictory.
+    """
+
+    layout = "lance"
+
+    def __init__(
+        self, root: Path, info: Info, frames: LanceTable, videos: LanceTable | None
+    ) -> None:
+        super().__init__(root, info, filmed=info.video_keys if videos is not None else ())
+        self._frames = frames
+        self._videos_table = videos
+
+    @cached_property
+    def _rows(self) -> LanceRows:
+        return LanceRows(self.root, self._frames, self.info, self.episodes, self._meta.identity)
+
+    @cached_property
+    def _videos(self) -> LanceVideos:
+        assert self._videos_table is not None
+        return LanceVideos(self._videos_table)
+
+    @property
+    def tables(self) -> dict[str, LanceTable]:
+        """The Lance tables, by what they hold: ``frames`` and, if there is one, ``videos``."""
+        found = {"frames": self._frames}
+        if self._videos_table is not None:
+            found["videos"] = self._videos_table
+        return found
+
+    def rows(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
+        """Return columns of these rows, by position in the dataset."""
+        return rows_of(self._rows, self.info, rows, keys)
+
+    def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
+        """Return the encoded pictures of a camera whose pictures lie with the rows."""
+        return self._rows.objects(rows, self.info.features[camera])
+
+    def data_file(self, position: int) -> str:
+        """Return the table of the episode at ``position``: the same for all."""
+        return self._frames.name
+
+    def video_file(self, position: int, camera: str) -> str:
+        """Return the row of the episode's video: the table, then the path that v3.0 gives it."""
+        assert self._videos_table is not None
+        chunk, file = self._video_numbers(position, camera)
+        return f"{self._videos_table.name}#{camera}/chunk-{chunk:03d}/file-{file:03d}"
+
+    def clip(self, position: int, camera: str) -> Clip:
+        """Return where the episode lies in its video, checked against its neighbours there."""
+        name = str(self.root / self.video_file(position, camera))
+        chunk, file = self._video_numbers(position, camera)
+        try:
+            video = self._videos.video(camera, chunk, file, name=name)
+        except VideoError as error:
+            raise self._with_episode(error, position, camera) from error
+        return self._locate(position, camera, video)
+
+    def _with_episode(self, error: VideoError, position: int, camera: str) -> VideoError:
+        where = {
+            "dataset": self.root,
+            "episode": int(self.episodes.episode_index[position]),
+            "camera": camera,
+            **error.where,
+        }
+        return type(error)(error.what, hint=error.hint, **where)
+
+
+def tables_of(
+    frames: Path, videos: Path | None, *, version: int | None, tag: str | None
+) -> tuple[LanceTable, LanceTable | None]:
+    """Return the tables of a dataset, at one version.
+
+    A version counts for the table of rows. The table of videos has versions of its own: with a tag
+    it is read at the same tag if it has one; with a version, at the one that the table of rows has
+    noted (``demoreel.videos`` in its metadata); else at its newest, which holds at least the videos
+    of the older ones.
+
+    Args:
+        frames: The table of rows.
+        videos: The table of videos, if there is one.
+        version: A version's number; None is the newest.
+        tag: A version's name.
+
+    Raises:
+        ArgumentError: There is no such version or tag.
+        TableError: A table does not open.
+    """
+    rows = LanceTable(str(frames), version=version, tag=tag)
+    if version is None and tag is None:
+        return rows, LanceTable(str(videos)) if videos is not None else None
+    noted = rows.metadata.get(VIDEOS_VERSION)
+    if videos is None:
+        return rows, None
+    films = LanceTable(str(videos))
+    if tag is not None and tag in films.tags():
+        films = LanceTable(str(videos), tag=tag)
+    elif tag is None and noted is not None and noted.isdigit():
+        films = LanceTable(str(videos), version=int(noted))
+    return rows, films

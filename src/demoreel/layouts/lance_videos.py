@@ -1,0 +1,164 @@
+"""The videos of a Lance dataset: one row per mp4, its bytes in a blob.
+
+Which frame lies where is known without a look at the video where the table says so: in our own
+column (see ``media/packet_bytes.py``), or by where an mp4's ``moov`` box lies. Else the video's own
+boxes are walked, which are a few small reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from demoreel.errors import VideoError
+from demoreel.media import mp4
+from demoreel.media.packet_bytes import PACKETS_COLUMN, decode_packets
+from demoreel.media.packets import PacketIndex
+from demoreel.media.video import Video, VideoFile, index_video
+from demoreel.storage.arrow import as_numpy
+from demoreel.storage.lance_blobs import LanceBlob
+from demoreel.storage.lance_files import Descriptor, LocalBlobs, LocalPlace
+from demoreel.storage.lance_tables import LanceTable
+from demoreel.storage.lru import ByteCache
+
+_BYTES_COLUMN = "video_bytes"
+_NAMED_BY = ("video_key", "chunk_index", "file_index")
+_MOOV = ("moov_offset", "moov_size")
+_MOST_BLOBS = 4096
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of the table.
+
+    Attributes:
+        numbers: For each camera, chunk and file index of its videos as one number, ascending.
+        places: For each camera, the rows' places in the table, in the same order.
+        table: Their ids, addresses and blob descriptors, by place.
+        files: The data files of each fragment.
+    """
+
+    numbers: dict[str, np.ndarray]
+    places: dict[str, np.ndarray]
+    table: pa.Table
+    files: dict[int, list[str]]
+
+
+class LanceVideos:
+    """The table of one dataset's videos.
+
+    The first look reads the columns that name the videos and say where their bytes lie, some 60
+    bytes a video.
+
+    Args:
+        table: The table.
+    """
+
+    def __init__(self, table: LanceTable) -> None:
+        self._table = table
+        self._on_disk = LocalBlobs(table.path)
+        self._found: dict[int, LocalPlace | None] = {}
+        self._blobs: ByteCache[int, LanceBlob] = ByteCache(_MOST_BLOBS)
+
+    @cached_property
+    def _rows(self) -> _Rows:
+        table, files = self._table.blob_rows(_NAMED_BY, _BYTES_COLUMN)
+        cameras = np.array(table.column("video_key").to_pylist(), dtype=object)
+        chunk, file = (as_numpy(table.column(name)) for name in _NAMED_BY[1:])
+        number = chunk.astype(np.int64) << 32 | file.astype(np.int64)
+        numbers, places = {}, {}
+        for camera in set(cameras.tolist()):
+            found = np.flatnonzero(cameras == camera)
+            found = found[np.argsort(number[found], kind="stable")]
+            numbers[str(camera)], places[str(camera)] = number[found], found
+        return _Rows(numbers, places, table.drop_columns(list(_NAMED_BY)), files)
+
+    def video(self, camera: str, chunk: int, file: int, *, name: str) -> Video:
+        """Return a video, open and indexed.
+
+        Args:
+            camera: The camera.
+            chunk: Its ``chunk_index``.
+            file: Its ``file_index``.
+            name: What to call it.
+
+        Raises:
+            VideoError: It is not in the table, twice in it, cut off, or not a video.
+            TableError: The table is missing or damaged.
+        """
+        place = self._place(camera, chunk, file, name)
+        data = self._bytes(place, name)
+        return index_video(data, name, stored=lambda: self._stored_index(place, data, name))
+
+    def _place(self, camera: str, chunk: int, file: int, name: str) -> int:
+        numbers = self._rows.numbers.get(camera, np.zeros(0, np.int64))
+        wanted = chunk << 32 | file
+        begin, end = np.searchsorted(numbers, [wanted, wanted + 1]).tolist()
+        if end - begin == 1:
+            return int(self._rows.places[camera][begin])
+        what = "is not in its table" if begin == end else f"is {end - begin} times in its table"
+        raise VideoError(
+            f"A video that the metadata names {what}.",
+            hint="restore the table, or leave its episodes out with episodes=",
+            file=name,
+            camera=camera,
+            chunk_index=chunk,
+            file_index=file,
+        )
+
+    def _bytes(self, place: int, name: str) -> VideoFile:
+        """Return a video's bytes: as a file if they are on this disk, else through Lance."""
+        if place not in self._found:
+            self._found[place] = self._find(place, name)
+        found = self._found[place]
+        file = found.open() if found is not None else None
+        return file if file is not None else self._blob(place, name)
+
+    def _find(self, place: int, name: str) -> LocalPlace | None:
+        described = self._descriptor(place)
+        if described is None:
+            return None
+        return self._on_disk.find(
+            described, lambda parts: self._blob(place, name).read_ranges(parts)
+        )
+
+    def _descriptor(self, place: int) -> Descriptor | None:
+        table = self._rows.table
+        if "kind" not in table.column_names:
+            return None
+        kind, position, size, blob_id, uri, address = (
+            table.column(name)[place].as_py()
+            for name in ("kind", "position", "size", "blob_id", "blob_uri", "_rowaddr")
+        )
+        if kind is None:
+            return None
+        files = tuple(self._rows.files.get(address >> 32, ()))
+        return Descriptor(kind, position, size, blob_id, uri or "", files)
+
+    def _blob(self, place: int, name: str) -> LanceBlob:
+        def make() -> tuple[LanceBlob, int]:
+            row = self._rows.table.column("_rowid")[place].as_py()
+            return LanceBlob(self._table, _BYTES_COLUMN, row, name=name), 1
+
+        return self._blobs.get(place, make)
+
+    def _stored_index(self, place: int, data: VideoFile, name: str) -> PacketIndex | None:
+        present = set(self._table.columns)
+        if PACKETS_COLUMN in present:
+            stored = self._values(place, PACKETS_COLUMN)[0]
+            index = decode_packets(stored, video_bytes=data.size, name=name) if stored else None
+            if index is not None:
+                return index
+        if present.issuperset(_MOOV):
+            offset, size = self._values(place, *_MOOV)
+            if offset is not None and size:  # the writer notes 0 where there is no such box
+                return mp4.read_index(data, name=name, moov_at=(offset, size))
+        return None
+
+    def _values(self, place: int, *columns: str) -> list[Any]:
+        row = self._table.take(np.array([place]), columns)
+        return [row.column(name)[0].as_py() for name in columns]

@@ -1,0 +1,128 @@
+"""Lance in a process where it is safe: this one, or a helper.
+
+Lance runs on threads of its own, and a fork copies none of them. Children of a process that has
+used Lance may crash or hang when they use it too, even on tables that they open anew: 1 to 8 of a
+hundred did (pylance 14; lancedb issue 3350 is about the same). Processes that only carry Lance's
+memory along, and those that run another program, never did.
+
+So a child of a process that has imported Lance lets another program do it: a helper that is started
+once, reads for the child alone, and ends with it. That costs half a second for its start and about
+0.2 ms a call. Children of a process that has not imported Lance, and spawned processes, have Lance
+themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from typing import IO, Any
+
+from demoreel.storage.lance_calls import CALLS, LanceFailure
+
+_PROGRAM = "from demoreel.storage.lance_process import serve; serve()"
+_LENGTH = struct.Struct("<Q")
+
+
+class _Here:
+    """This process's place in the family."""
+
+    def __init__(self) -> None:
+        self.may_use_lance = True
+        self.helper: _Helper | None = None
+        self.lock = threading.Lock()
+
+    def after_fork(self) -> None:
+        # The parent's helper is the parent's; its lock may be held by a thread that is not here.
+        self.may_use_lance = self.may_use_lance and "lance" not in sys.modules
+        self.helper = None
+        self.lock = threading.Lock()
+
+
+_here = _Here()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_here.after_fork)
+
+
+def may_use_lance() -> bool:
+    """Whether this process may use Lance itself."""
+    return _here.may_use_lance
+
+
+def ask(call: str, *arguments: Any) -> Any:
+    """Call a function of ``lance_calls``, here or in the helper.
+
+    Raises:
+        LanceFailure: Lance raised an error, or the helper ended.
+    """
+    if _here.may_use_lance:
+        return CALLS[call](*arguments)
+    with _here.lock:
+        if _here.helper is None:
+            _here.helper = _Helper()
+        return _here.helper.ask(call, arguments)
+
+
+class _Helper:
+    """A program that has Lance, and answers one call after the other."""
+
+    def __init__(self) -> None:
+        # With this process's own path: demoreel may lie where only its caller looks for it.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+
+    def ask(self, call: str, arguments: tuple[Any, ...]) -> Any:
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            _send(process.stdin, (call, arguments))
+            answer = _receive(process.stdout)
+        except (OSError, EOFError) as error:
+            raise LanceFailure(
+                f"the process that reads Lance tables has ended ({error})"
+            ) from error
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def serve() -> None:
+    """Answer calls until nobody can make any more; the helper's main function."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who use the helper
+    calls, answers = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr  # what others print must not get between the answers
+    while True:
+        try:
+            call, arguments = _receive(calls)
+        except EOFError:
+            return
+        try:
+            answer = CALLS[call](*arguments)
+        except Exception as error:
+            answer = error if isinstance(error, LanceFailure) else LanceFailure(repr(error))
+        _send(answers, answer)
+
+
+def _send(pipe: IO[bytes], message: object) -> None:
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    pipe.write(_LENGTH.pack(len(data)))
+    pipe.write(data)
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> Any:
+    header = pipe.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        raise EOFError("the other side is gone")
+    data = pipe.read(_LENGTH.unpack(header)[0])
+    return pickle.loads(data)

@@ -1,0 +1,166 @@
+"""Lance tables: opened late, at one version, in whatever process it is safe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from demoreel.errors import ArgumentError, TableError
+from demoreel.storage.lance_calls import LanceFailure
+from demoreel.storage.lance_process import ask
+
+
+class LanceTable:
+    """One Lance table at one version.
+
+    Nothing is opened or checked before it is needed. The version is fixed then, so that what other
+    writers commit later does not show. This object holds no handle: pickling and forking move the
+    path and the version.
+
+    Args:
+        path: The table's folder or URI.
+        version: A version's number; None is the newest.
+        tag: A version's name.
+    """
+
+    def __init__(self, path: str, *, version: int | None = None, tag: str | None = None) -> None:
+        self.path = path
+        self._wanted: int | str | None = version if tag is None else tag
+
+    @property
+    def name(self) -> str:
+        """The table's name with its ending, e.g. ``frames.lance``."""
+        return os.path.basename(self.path.rstrip("/"))
+
+    @cached_property
+    def version(self) -> int:
+        """The version that is read.
+
+        Cost: a read of the manifest the first time.
+
+        Raises:
+            TableError: There is no such table, or its manifest is damaged.
+            ArgumentError: There is no such version or tag.
+        """
+        try:
+            return int(ask("find_version", self.path, self._wanted))
+        except LanceFailure as error:
+            if self._wanted is not None:
+                self._explain_version()
+            raise TableError(
+                f"A Lance table does not open: {error}.",
+                hint="fetch or restore the folder",
+                table=self.path,
+            ) from error
+
+    def _explain_version(self) -> None:
+        """Raise an ``ArgumentError`` if the table opens at its newest version."""
+        try:
+            newest, tags = ask("versions", self.path)
+        except LanceFailure:
+            return
+        if isinstance(self._wanted, str):
+            known = f"there are: {', '.join(sorted(tags))}" if tags else "it has none"
+            raise ArgumentError(
+                f"The table has no tag {self._wanted!r}.", hint=known, table=self.path
+            )
+        raise ArgumentError(
+            f"The table has no version {self._wanted}.",
+            hint=f"the newest is {newest}; older ones may have been cleaned up",
+            table=self.path,
+        )
+
+    def tags(self) -> dict[str, int]:
+        """Return the version of each tag that the table has now.
+
+        Raises:
+            TableError: There is no such table, or its manifest is damaged.
+        """
+        with self.errors():
+            found: dict[str, int] = ask("versions", self.path)[1]
+            return found
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self._ask("columns"))
+
+    @cached_property
+    def metadata(self) -> dict[str, str]:
+        """What the table's writers have noted in it."""
+        return dict(self._ask("metadata"))
+
+    @cached_property
+    def identity(self) -> tuple[object, ...]:
+        """What the rows come from; equal for two openings only if they hold the same rows."""
+        return (os.path.realpath(self.path), self.version, self._ask("digest"))
+
+    def count_rows(self) -> int:
+        """Return the number of rows that are not deleted."""
+        return int(self._ask("count_rows"))
+
+    def take(self, places: np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """Return the rows at these places among the rows that are not deleted, in this order.
+
+        Cost: random rows cost about as much as the whole pages that they lie in.
+
+        Raises:
+            TableError: A data file is missing or damaged, or there is no such column or row.
+        """
+        self.require(columns)
+        return self._ask("take", places, list(columns))
+
+    def scan(self, columns: Sequence[str]) -> pa.Table:
+        """Return whole columns, in the order of the rows.
+
+        Raises:
+            TableError: A data file is missing or damaged, or there is no such column.
+        """
+        self.require(columns)
+        return self._ask("scan", list(columns))
+
+    def blob_rows(
+        self, columns: Sequence[str], blobs: str
+    ) -> tuple[pa.Table, dict[int, list[str]]]:
+        """Return whole columns and where the blobs of a column lie; see ``lance_calls.blob_rows``.
+
+        Raises:
+            TableError: A data file is missing or damaged, or there is no such column.
+        """
+        self.require([*columns, blobs])
+        found: tuple[pa.Table, dict[int, list[str]]] = self._ask("blob_rows", list(columns), blobs)
+        return found
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Raise a ``TableError`` for a column that is not there; Lance would panic."""
+        for name in columns:
+            if name not in self.columns:
+                raise TableError(
+                    f"The table lacks the column {name!r} that the metadata declare.",
+                    hint="the table and info.json were not written together",
+                    table=self.path,
+                )
+
+    def _ask(self, call: str, *arguments: Any) -> Any:
+        version = self.version
+        with self.errors():
+            return ask(call, self.path, version, *arguments)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn a failure of Lance into a ``TableError`` that names the table."""
+        try:
+            yield
+        except LanceFailure as error:
+            raise TableError(
+                f"A Lance table is not readable: {error}.",
+                hint="fetch or restore the file",
+                table=self.path,
+                version=self.__dict__.get("version"),
+            ) from error
