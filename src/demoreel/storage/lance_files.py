@@ -60,6 +60,16 @@ class LocalSlice:
         self.size = size
         self.identity = (*file.identity, begin, size)
 
+    @property
+    def whole(self) -> LocalFile:
+        """The file that this is a part of."""
+        return self._file
+
+    @property
+    def begin(self) -> int:
+        """Where in that file the part begins."""
+        return self._begin
+
     def read(self, offset: int, length: int) -> bytes:
         """Return the bytes there; fewer than ``length`` only where the part or the file ends."""
         if offset < 0:

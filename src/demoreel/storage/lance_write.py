@@ -1,0 +1,377 @@
+"""Writing Lance tables in parts that may be written in any order, and committed once.
+
+A part is one or more fragments: data files that no reader sees before the commit names them. What
+a part has written is a list of texts (Lance's own description of its fragments), so that it can be
+noted down, and a conversion that was killed goes on where it was.
+
+Videos are blobs. Lance's own blob writers reach a sixth of a disk's speed, so blob files are
+written here, under the names that Lance gives them, and Lance is told where they are; it does offer
+that to those who write tables in parts. Small videos share a file, as Lance would have it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from demoreel.errors import DemoreelError, TableError
+from demoreel.storage.atomic import sync_path
+from demoreel.storage.lance_calls import LanceFailure, import_lance, lance_failures
+from demoreel.storage.lance_files import LocalSlice
+from demoreel.storage.lance_process import may_use_lance
+from demoreel.storage.local import LocalFile
+
+FILE_VERSION = "2.2"
+"""Lance's file format: the first one with blobs that lie beside their table."""
+
+_IS_BLOB = {"ARROW:extension:name": "lance.blob.v2", "ARROW:extension:metadata": ""}
+_COPY_BYTES = 16 << 20
+_OWN_FILE = 4 << 20  # Lance's own limit: larger blobs have a file each, smaller ones share one
+_FULL = ("No space left on device", "os error 28", "Disk quota exceeded", "File too large")
+
+
+class Bytes(Protocol):
+    """Something to be copied into a blob."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+        ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes there."""
+        ...
+
+
+Watch = Callable[[int], None]
+"""Told of every stretch of bytes that was written; may raise to stop the writing."""
+
+
+def write_rows(table: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[str]:
+    """Write rows as fragments that no reader sees yet, and force them to disk.
+
+    Memory: a batch, and what Lance holds back to fill a page (8 MiB a column).
+
+    Args:
+        table: The table's folder; it need not exist.
+        schema: The columns.
+        batches: The rows. What they raise is raised here.
+
+    Returns:
+        What ``commit_table`` needs to know of them.
+
+    Raises:
+        TableError: Lance refuses them.
+        OSError: The disk is full or not writable.
+    """
+    raised: list[BaseException] = []
+
+    def watched() -> Generator[pa.RecordBatch, None, None]:
+        try:
+            yield from batches
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    source = watched()
+    reader = pa.RecordBatchReader.from_batches(schema, source)
+    try:
+        with _writing(table):
+            found = _fragments(reader, table, schema)
+    except (TableError, OSError):
+        if raised:  # Lance would tell of it as a text
+            raise raised[0] from None
+        raise
+    finally:
+        source.close()  # now: threads may work for it, and an error would keep it alive
+    _sync_fragments(table, found)
+    return found
+
+
+def _fragments(data: Any, table: Path, schema: pa.Schema, **options: Any) -> list[str]:
+    from lance.fragment import write_fragments
+
+    written = write_fragments(
+        data,
+        os.fspath(table),
+        schema,
+        mode="create",
+        data_storage_version=FILE_VERSION,
+        **options,
+    )
+    assert isinstance(written, list)
+    return [json.dumps(fragment.to_json()) for fragment in written]
+
+
+class BlobPart:
+    """The blobs of one part, in the order of its rows.
+
+    Args:
+        table: The table's folder; it need not exist.
+        column: The blob column. It must be the table's last.
+        watch: Told of bytes as they are written.
+    """
+
+    def __init__(self, table: Path, column: str, *, watch: Watch) -> None:
+        _refuse_forked(table)
+        import_lance()
+        from lance.blob import BlobDescriptorArrayBuilder
+
+        self._table = table
+        self._column = column
+        self._watch = watch
+        self._folder = table / "data" / f".part-{uuid.uuid4().hex[:12]}"
+        self._folder.mkdir(parents=True)
+        self._builder = BlobDescriptorArrayBuilder(column)
+        self._ids = 0
+        self._shared: tuple[int, int] | None = None  # the shared file's number and handle
+        self._used = 0
+
+    def add(self, source: Bytes) -> None:
+        """Copy a blob.
+
+        Raises:
+            OSError: The disk is full, or the source is not readable or shorter than it was.
+        """
+        if source.size > _OWN_FILE:
+            number, handle = self._new_file()
+            try:
+                copy_bytes(source, handle, watch=self._watch)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            self._builder.append_dedicated(number, source.size)
+            return
+        if self._shared is None:
+            self._shared = self._new_file()
+        number, handle = self._shared
+        copy_bytes(source, handle, watch=self._watch)
+        self._builder.extend_packed(number, [self._used], [source.size])
+        self._used += source.size
+
+    def _new_file(self) -> tuple[int, int]:
+        self._ids += 1
+        path = self._folder / self._name_of(self._ids)
+        return self._ids, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+
+    def _name_of(self, number: int) -> str:
+        """Ask Lance what it calls this blob file; nothing is written by asking."""
+        from lance.file import LanceFileSession
+
+        with _writing(self._table):
+            session = LanceFileSession(os.fspath(self._table))
+            return os.path.basename(session.open_dedicated_blob_writer("x.lance", number).path)
+
+    def finish(self, rows: pa.Table) -> list[str]:
+        """Write the rows that the blobs belong to, and force everything to disk.
+
+        Args:
+            rows: The other columns.
+
+        Raises:
+            TableError: Lance refuses them.
+            OSError: The disk is full or not writable.
+        """
+        self.close()
+        blobs, field = self._builder.finish(), self._builder.field
+        with _writing(self._table):
+            table = rows.append_column(field, blobs)
+            found = _fragments(table, self._table, table.schema)
+        (file,) = _data_files(found)
+        beside = self._table / "data" / file.removesuffix(".lance")
+        os.rename(self._folder, beside)
+        sync_path(beside)
+        _sync_fragments(self._table, found)
+        return found
+
+    def close(self) -> None:
+        """Close the shared file, forced to disk. Safe to call at any time."""
+        if self._shared is not None:
+            _, handle = self._shared
+            self._shared = None
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def write_links(table: Path, column: str, rows: pa.Table, places: Sequence[Place]) -> list[str]:
+    """Write rows whose blobs are files elsewhere, by URI; no byte of them is read.
+
+    Args:
+        table: The table's folder; it need not exist.
+        column: The blob column.
+        rows: The other columns.
+        places: For each row, a URI, and where in that file the blob lies (None: all of it).
+
+    Raises:
+        TableError: Lance refuses them.
+        OSError: The disk is full or not writable.
+    """
+    with _writing(table):
+        lance = import_lance()
+        blobs = lance.blob_array([lance.Blob.from_uri(uri, at, size) for uri, at, size in places])
+        linked = rows.append_column(lance.blob_field(column), blobs)
+        found = _fragments(linked, table, linked.schema, allow_external_blob_outside_bases=True)
+    _sync_fragments(table, found)
+    return found
+
+
+Place = tuple[str, int | None, int | None]
+
+
+def with_blobs(schema: pa.Schema, column: str, *, ranges: bool) -> pa.Schema:
+    """Return a schema with a blob column at its end, as ``commit_table`` wants it.
+
+    Args:
+        schema: The other columns.
+        column: The blob column.
+        ranges: Whether to declare that blobs may be parts of other files. Lance before 14 did not,
+            and tables are declared as the tools did that invented them.
+    """
+    fields = [("data", pa.large_binary()), ("uri", pa.string())]
+    if ranges:
+        fields += [("position", pa.uint64()), ("size", pa.uint64())]
+    return schema.append(pa.field(column, pa.struct(fields), metadata=_IS_BLOB))
+
+
+def commit_table(table: Path, schema: pa.Schema, fragments: Sequence[str]) -> None:
+    """Make a table of fragments, in this order, as its only version.
+
+    Raises:
+        TableError: Lance refuses them.
+        OSError: The disk is full or not writable.
+    """
+    table.mkdir(parents=True, exist_ok=True)
+    with _writing(table):
+        lance = import_lance()
+        from lance.fragment import FragmentMetadata
+
+        parts = [FragmentMetadata.from_json(text) for text in fragments]
+        if not parts:
+            empty = schema.empty_table()
+            lance.write_dataset(empty, os.fspath(table), data_storage_version=FILE_VERSION)
+            return
+        operation = lance.LanceOperation.Overwrite(schema, parts)
+        lance.LanceDataset.commit(os.fspath(table), operation)
+
+
+def add_index(table: Path, column: str, kind: str) -> None:
+    """Make a scalar index (``BTREE`` or ``BITMAP``), so that queries by this column are fast.
+
+    Raises:
+        TableError: Lance refuses it.
+        OSError: The disk is full or not writable.
+    """
+    with _writing(table):
+        import_lance().dataset(os.fspath(table)).create_scalar_index(column, kind)
+
+
+def clear_unnamed(table: Path, fragments: Iterable[str]) -> None:
+    """Remove what parts that did not come to their end have left in a table's folder."""
+    named = set(_data_files(fragments))
+    named |= {name.removesuffix(".lance") for name in named}
+    for path in (table / "data").glob("*"):
+        if path.name not in named:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name in ("_versions", "_transactions", "_indices"):
+        shutil.rmtree(table / name, ignore_errors=True)
+
+
+def copy_bytes(source: Bytes, handle: int, *, watch: Watch) -> None:
+    """Copy all bytes of a source to an open file; inside the kernel where they lie in a file.
+
+    Raises:
+        OSError: The disk is full, or the source is shorter than it was.
+    """
+    file = source.whole if isinstance(source, LocalSlice) else source
+    begin = source.begin if isinstance(source, LocalSlice) else 0
+    at = 0
+    if isinstance(file, LocalFile) and hasattr(os, "copy_file_range"):
+        at = _copy_in_kernel(file, begin, source.size, handle, watch)
+    while at < source.size:
+        data = source.read(at, min(_COPY_BYTES, source.size - at))
+        if not data:
+            raise OSError(errno.EIO, "A file has become shorter while it was copied")
+        _write_all(handle, data)
+        at += len(data)
+        watch(len(data))
+
+
+def _copy_in_kernel(file: LocalFile, begin: int, size: int, handle: int, watch: Watch) -> int:
+    """Return how many bytes were copied; the rest has to be read and written."""
+    source = os.open(file.path, os.O_RDONLY)
+    at = 0
+    try:
+        while at < size:
+            try:
+                count = os.copy_file_range(
+                    source, handle, min(_COPY_BYTES, size - at), offset_src=begin + at
+                )
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+                    raise
+                return at  # file systems that cannot
+            if count == 0:
+                return at
+            at += count
+            watch(count)
+    finally:
+        os.close(source)
+    return at
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def _data_files(fragments: Iterable[str]) -> list[str]:
+    return [file["path"] for text in fragments for file in json.loads(text)["files"]]
+
+
+def _sync_fragments(table: Path, fragments: Iterable[str]) -> None:
+    for name in _data_files(fragments):
+        sync_path(table / "data" / name)
+    sync_path(table / "data")
+
+
+@contextmanager
+def _writing(table: Path) -> Iterator[None]:
+    """Turn a failure of Lance into an error of the disk or of the table."""
+    _refuse_forked(table)
+    try:
+        with lance_failures():
+            yield
+    except LanceFailure as error:
+        cause = str(error.__cause__)
+        if any(words in cause for words in _FULL):
+            number = errno.EFBIG if _FULL[-1] in cause else errno.ENOSPC
+            raise OSError(number, os.strerror(number), os.fspath(table)) from error
+        raise TableError(f"Lance does not write a table: {error}.", table=table) from error
+
+
+def _refuse_forked(table: Path) -> None:
+    if not may_use_lance():
+        raise DemoreelError(
+            "This process was forked from one that uses Lance, and Lance does not survive a fork.",
+            hint="convert in the parent, or start the process with the method 'spawn'",
+            table=table,
+        )

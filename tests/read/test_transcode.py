@@ -1,0 +1,302 @@
+"""Whole episodes to encoded pictures: the pixels that samples have, each video decoded once."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import demoreel
+from demoreel.errors import ArgumentError, DemoreelError, PictureError, VideoError
+from demoreel.media.decode import Decoder
+from demoreel.media.depth import depth_table
+from demoreel.media.picture_encode import PictureCodec
+from demoreel.media.pictures import decode_picture
+from demoreel.read import transcode
+from demoreel.read.shelf import Shelf, Stopped
+from demoreel.read.transcode import MOST_ROWS, encoded_pictures
+from demoreel.testing import make_dataset
+
+PNG = PictureCodec("png")
+
+
+def every_picture(dataset, codec=PNG, *, first=0, stop=None, threads=2):
+    found = {key: [] for key in dataset.cameras}
+    stop = len(dataset.episodes) if stop is None else stop
+    for portion in encoded_pictures(
+        dataset.reader, first=first, stop=stop, codec=codec, threads=threads
+    ):
+        lengths = {len(pictures) for pictures in portion.values()}
+        assert len(lengths) == 1
+        assert 1 <= lengths.pop() <= MOST_ROWS
+        for key, pictures in portion.items():
+            found[key] += pictures
+    return found
+
+
+def assert_same_pixels(dataset, found, *, first=0):
+    begin = int(dataset.reader.episodes.start[first])
+    for key, pictures in found.items():
+        feature = dataset.features[key]
+        for at in range(0, len(pictures), 64):
+            part = pictures[at : at + 64]
+            wanted = dataset.batch(range(begin + at, begin + at + len(part)))[key]
+            for place, data in enumerate(part):
+                if feature.is_depth:
+                    codes = np.array(Image.open(io.BytesIO(data)))
+                    assert codes.dtype == np.uint16
+                    shown = depth_table(feature.depth_code)[codes][None]
+                else:
+                    shown = decode_picture(data).transpose(2, 0, 1)
+                assert np.array_equal(shown, wanted[place]), (key, at + place)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gop": 250, "b_frames": 3},
+        {"gop": 12, "b_frames": 3, "open_gop": True},
+        {"gop": 9, "b_frames": 2, "pix_fmt": "yuv444p"},
+        {"codec": "hevc", "gop": 30, "b_frames": 3},
+        {"codec": "av1", "gop": 2},
+        {"video_files_size_in_mb": 0.001},
+        {"layout": "v2.1", "gop": 7},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())) or "plain",
+)
+def test_the_pixels_are_those_of_samples(tmp_path, options):
+    cameras = {"observation.images.a": (48, 64), "observation.images.b": (50, 70)}
+    path = make_dataset(tmp_path / "made", episodes=[45, 1, 80], cameras=cameras, **options)
+    dataset = demoreel.open(path)
+    found = every_picture(dataset)
+    assert {key: len(pictures) for key, pictures in found.items()} == dict.fromkeys(cameras, 126)
+    assert_same_pixels(dataset, found)
+
+
+@pytest.mark.parametrize("name", ["kitchen_v30", "kitchen_images_v30"])
+def test_datasets_of_other_tools(fixtures, name):
+    dataset = demoreel.open(fixtures / name)
+    found = every_picture(dataset, stop=1)
+    assert_same_pixels(dataset, found)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_any_number_of_threads_gives_the_same(tmp_path, threads):
+    cameras = {f"observation.images.{n}": (48, 64) for n in "abc"}
+    path = make_dataset(tmp_path / "made", episodes=[70, 9], cameras=cameras, gop=6, b_frames=2)
+    dataset = demoreel.open(path)
+    assert every_picture(dataset, threads=threads) == every_picture(dataset, threads=None)
+
+
+@pytest.mark.parametrize(("first", "stop"), [(1, 2), (0, 2), (2, 4), (3, 3), (0, 0)])
+def test_a_part_of_the_episodes(tmp_path, first, stop):
+    path = make_dataset(tmp_path / "made", episodes=[11, 30, 7, 52], gop=20, b_frames=2)
+    dataset = demoreel.open(path)
+    found = every_picture(dataset, first=first, stop=stop)
+    edges = dataset.reader.episodes.start
+    (pictures,) = found.values()
+    assert len(pictures) == edges[stop] - edges[first]
+    assert_same_pixels(dataset, found, first=first)
+
+
+def test_source_keeps_the_bytes_of_pictures_in_tables(tmp_path):
+    key = "observation.images.still"
+    made = make_dataset(tmp_path / "made", episodes=2, cameras=0, image_cameras={key: (48, 64)})
+    dataset = demoreel.open(made)
+    held = dataset.reader.encoded(np.arange(40), key)
+    assert every_picture(dataset, PictureCodec("source")) == {key: held}
+    again = every_picture(dataset, PictureCodec("webp-lossless"))
+    assert again[key] != held
+    assert_same_pixels(dataset, again)
+
+
+def test_source_of_a_video_is_refused_at_once(tmp_path):
+    dataset = demoreel.open(make_dataset(tmp_path / "made", episodes=1))
+    with pytest.raises(ArgumentError, match="no source picture bytes") as raised:
+        encoded_pictures(dataset.reader, first=0, stop=1, codec=PictureCodec("source"))
+    assert "jpeg, png or webp-lossless" in str(raised.value)
+
+
+@pytest.mark.parametrize("wrong", [{"first": -1}, {"stop": 3}, {"first": 2, "stop": 1}])
+def test_episodes_that_are_not_there(tmp_path, wrong):
+    dataset = demoreel.open(make_dataset(tmp_path / "made", episodes=2, length=4))
+    with pytest.raises(ArgumentError):
+        encoded_pictures(dataset.reader, **{"first": 0, "stop": 2, "codec": PNG, **wrong})
+    with pytest.raises(ArgumentError):
+        encoded_pictures(dataset.reader, first=0, stop=2, codec=PNG, threads=0)
+
+
+def test_a_dataset_without_cameras_has_nothing_to_encode(tmp_path):
+    dataset = demoreel.open(make_dataset(tmp_path / "made", episodes=[300], cameras=0))
+    assert list(encoded_pictures(dataset.reader, first=0, stop=1, codec=PNG)) == []
+
+
+# Errors
+
+
+def damaged(path, share):
+    data = bytearray(path.read_bytes())
+    at = int(len(data) * share)
+    data[at : at + 400] = bytes(400)
+    path.write_bytes(data)
+
+
+def test_a_damaged_video_says_where(tmp_path):
+    path = make_dataset(
+        tmp_path / "made", episodes=[40, 40, 40], cameras={"observation.images.a": (96, 96)}, gop=10
+    )
+    (video,) = path.rglob("*.mp4")
+    damaged(video, 0.5)
+    dataset = demoreel.open(path)
+    with pytest.raises(VideoError) as raised:
+        every_picture(dataset)
+    where = raised.value.where
+    assert where["camera"] == "observation.images.a"
+    assert where["dataset"] == path
+    assert str(where["file"]) == str(video)
+    episodes = dataset.episodes
+    frame = where["frame"]
+    assert int(where["episode"]) == int(episodes.positions_of_rows(np.array([frame]))[0])
+
+
+def test_a_missing_video_says_whose_it_is(tmp_path):
+    path = make_dataset(tmp_path / "made", episodes=3, video_files_size_in_mb=0.001)
+    missing = sorted(path.rglob("*.mp4"))[1]
+    missing.unlink()
+    with pytest.raises(VideoError) as raised:
+        every_picture(demoreel.open(path))
+    assert raised.value.where["episode"] == 1
+    assert str(raised.value.where["file"]) == str(missing)
+
+
+def test_a_picture_that_does_not_decode_says_where(tmp_path):
+    key = "observation.images.still"
+    path = make_dataset(tmp_path / "made", episodes=2, cameras=0, image_cameras={key: (48, 64)})
+    (table,) = (path / "data").rglob("*.parquet")
+    rows = pq.read_table(table)
+    pictures = rows.column(key).to_pylist()
+    pictures[25]["bytes"] = pictures[25]["bytes"][:60]
+    place = rows.schema.get_field_index(key)
+    new = pa.array(pictures, rows.schema.field(place).type)
+    pq.write_table(rows.set_column(place, rows.schema.field(place), new), table)
+    with pytest.raises(PictureError) as raised:
+        every_picture(demoreel.open(path))
+    assert raised.value.where["episode"] == 1
+    assert raised.value.where["camera"] == key
+
+
+def test_threads_end_with_an_abandoned_iterator(tmp_path):
+    path = make_dataset(tmp_path / "made", episodes=[400], cameras=2, gop=5)
+    before = set(threading.enumerate())
+    portions = encoded_pictures(demoreel.open(path).reader, first=0, stop=1, codec=PNG, threads=3)
+    next(portions)
+    portions.close()
+    assert set(threading.enumerate()) <= before
+
+
+# How much is decoded, and how much waits
+
+
+def test_every_packet_is_decoded_once(tmp_path, monkeypatch):
+    path = make_dataset(tmp_path / "made", episodes=[50, 70, 33, 100], gop=14, b_frames=2)
+    decoded = []
+    real = Decoder._wanted
+
+    def counted(self, stretch, start, wanted):
+        decoded.extend(stretch.packets(start).tolist())
+        return real(self, stretch, start, wanted)
+
+    monkeypatch.setattr(Decoder, "_wanted", counted)
+    every_picture(demoreel.open(path))
+    assert sorted(decoded) == list(range(253))
+
+
+def test_a_part_that_begins_inside_a_group_costs_only_its_head(tmp_path, monkeypatch):
+    path = make_dataset(tmp_path / "made", episodes=[40, 60], gop=30)
+    decoded = []
+    real = Decoder._wanted
+
+    def counted(self, stretch, start, wanted):
+        decoded.extend(stretch.packets(start).tolist())
+        return real(self, stretch, start, wanted)
+
+    monkeypatch.setattr(Decoder, "_wanted", counted)
+    dataset = demoreel.open(path)
+    every_picture(dataset, first=1)
+    begin = int(dataset.reader.clip(1, dataset.cameras[0]).video.index.starts([40])[0])
+    assert sorted(decoded) == list(range(begin, 100))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("options", [{"gop": 1000}, {"gop": 4}])
+def test_what_waits_is_bounded_however_long_the_groups_are(tmp_path, monkeypatch, threads, options):
+    path = make_dataset(tmp_path / "made", episodes=[600], cameras=3, **options)
+    dataset = demoreel.open(path)
+    room = 60_000
+    shelves = []
+
+    class Watched(Shelf):
+        def __init__(self, *arguments, **more):
+            super().__init__(*arguments, **more)
+            shelves.append(self)
+
+    monkeypatch.setattr(transcode, "Shelf", Watched)
+    monkeypatch.setattr(transcode, "_BYTES_WAITING", room)
+    found = every_picture(dataset, PictureCodec("jpeg"), threads=threads)
+    total = sum(len(data) for pictures in found.values() for data in pictures)
+    largest = max(len(data) for pictures in found.values() for data in pictures)
+    assert total > 10 * room
+    assert shelves[0].most_waiting <= room + 8 * largest
+
+
+# The shelf alone
+
+
+def test_pictures_that_come_in_any_order_leave_in_the_order_of_rows():
+    shelf = Shelf(["a", "b"], 5, 9, most_bytes=1000)
+    for row in (8, 5, 7, 6):
+        shelf.put("a", row, b"a%d" % row)
+    for row in (6, 5, 8, 7):
+        shelf.put("b", row, b"b%d" % row)
+    found = list(shelf.portions(3))
+    assert found == [
+        {"a": [b"a5", b"a6", b"a7"], "b": [b"b5", b"b6", b"b7"]},
+        {"a": [b"a8"], "b": [b"b8"]},
+    ]
+
+
+def test_a_full_shelf_takes_what_is_waited_for_and_nothing_else():
+    shelf = Shelf(["a"], 0, 3, most_bytes=10)
+    shelf.put("a", 1, bytes(20))
+    early = threading.Thread(target=shelf.put, args=("a", 2, b"2"))
+    early.start()
+    shelf.put("a", 0, b"0")  # would wait for ever if a full shelf took nothing
+    portions = shelf.portions(5)
+    assert next(portions) == {"a": [b"0", bytes(20)]}
+    assert next(portions) == {"a": [b"2"]}
+    early.join()
+
+
+def test_an_error_reaches_the_caller_and_ends_the_others():
+    shelf = Shelf(["a"], 0, 3, most_bytes=10)
+    shelf.fail(DemoreelError("Broken."))
+    shelf.fail(DemoreelError("Broken later."))
+    with pytest.raises(DemoreelError, match=r"Broken\."):
+        next(shelf.portions(1))
+    with pytest.raises(Stopped):
+        shelf.put("a", 0, b"")
+
+
+def test_lance_is_a_source_too(tmp_path, fixtures):
+    shutil.copytree(fixtures / "g1_lance_video", tmp_path / "copy")
+    dataset = demoreel.open(tmp_path / "copy")
+    found = every_picture(dataset, PictureCodec("jpeg"), stop=1)
+    same = every_picture(demoreel.open(fixtures / "g1_v30"), PictureCodec("jpeg"), stop=1)
+    assert found == same
