@@ -1,0 +1,104 @@
+"""How far a conversion is, and the way to stop it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Stage = Literal["write", "finish", "verify", "commit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a conversion is.
+
+    Attributes:
+        stage: What it does: write the parts, finish tables and metadata, verify, commit.
+        frames: Rows dealt with in this stage.
+        total_frames: Rows to deal with.
+        video_bytes: Bytes of video dealt with.
+        total_video_bytes: Bytes of video to deal with.
+        seconds: Time since the stage began.
+    """
+
+    stage: Stage
+    frames: int
+    total_frames: int
+    video_bytes: int
+    total_video_bytes: int
+    seconds: float
+
+    @property
+    def share(self) -> float:
+        """How much of the stage is done, from 0 to 1: the part that is furthest behind."""
+        shares = [
+            done / total
+            for done, total in (
+                (self.frames, self.total_frames),
+                (self.video_bytes, self.total_video_bytes),
+            )
+            if total
+        ]
+        return min(shares, default=1.0)
+
+
+Report = Callable[[Progress], None]
+
+
+class Stopped(Exception):
+    """The conversion is being given up; what a thread was doing is of no use any more."""
+
+
+class Meter:
+    """Counts what threads have done; tells the caller in the caller's own thread.
+
+    Args:
+        report: Called with the progress; None if nobody wants to know.
+        frames: Rows to deal with in each stage.
+        video_bytes: Bytes of video to deal with in each stage.
+    """
+
+    def __init__(self, report: Report | None, *, frames: int, video_bytes: int) -> None:
+        self._report = report
+        self._totals = (frames, video_bytes)
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self.begin("write")
+
+    def begin(self, stage: Stage) -> None:
+        """Begin a stage, and say so."""
+        self._stage: Stage = stage
+        self._frames = self._bytes = 0
+        self._since = time.monotonic()
+        self.tell()
+
+    def add_frames(self, count: int) -> None:
+        """Count rows; raises ``Stopped`` when the conversion is being given up."""
+        self.check()
+        with self._lock:
+            self._frames += count
+
+    def add_bytes(self, count: int) -> None:
+        """Count bytes of video; raises ``Stopped`` when the conversion is being given up."""
+        self.check()
+        with self._lock:
+            self._bytes += count
+
+    def check(self) -> None:
+        """Raise ``Stopped`` when the conversion is being given up."""
+        if self._stop.is_set():
+            raise Stopped
+
+    def stop(self) -> None:
+        """Let every thread that counts something raise ``Stopped``."""
+        self._stop.set()
+
+    def tell(self) -> None:
+        """Tell the caller how far things are."""
+        if self._report is not None:
+            seconds = time.monotonic() - self._since
+            frames, size = self._totals
+            self._report(Progress(self._stage, self._frames, frames, self._bytes, size, seconds))

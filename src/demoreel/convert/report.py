@@ -1,0 +1,76 @@
+"""What a conversion did."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was read back and found to be the same.
+
+    Attributes:
+        rows: Rows whose numbers and texts were compared, all of them.
+        videos: Videos whose frames were counted and whose bytes were compared.
+        video_bytes: Bytes compared.
+        pictures: Encoded pictures compared byte for byte.
+        frames: Decoded frames compared, in all cameras.
+        lowest_psnr: Of JPEG pictures, the worst brightness PSNR in dB; None where frames had to be
+            equal bit for bit.
+    """
+
+    rows: int
+    videos: int
+    video_bytes: int
+    pictures: int
+    frames: int
+    lowest_psnr: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertReport:
+    """What a conversion did, or with ``dry_run`` would do.
+
+    Attributes:
+        source: The source's folder.
+        target: The folder that was made.
+        source_layout: The source's layout.
+        to: The target's.
+        table: Name of its table of rows, where that is free to choose.
+        episodes: Episodes.
+        frames: Frames of each camera.
+        videos: Videos.
+        video_bytes: Their bytes.
+        linked: Whether the videos stayed where they were; then the source must stay too.
+        image_codec: How pictures were encoded, for lance-frames.
+        parts: Parts that the work was cut into.
+        resumed_parts: Parts that a killed conversion had already written.
+        bytes_written: Size of the target; 0 for a dry run.
+        seconds: How long it took.
+        verified: What was compared; None without verification.
+        dry_run: Whether nothing was written.
+    """
+
+    source: Path
+    target: Path
+    source_layout: str
+    to: str
+    table: str | None
+    episodes: int
+    frames: int
+    videos: int
+    video_bytes: int
+    linked: bool
+    image_codec: str | None
+    parts: int
+    resumed_parts: int
+    bytes_written: int
+    seconds: float
+    verified: Verified | None
+    dry_run: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return {**asdict(self), "source": str(self.source), "target": str(self.target)}

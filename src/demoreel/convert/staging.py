@@ -1,0 +1,243 @@
+"""Where a conversion is written before it is one: a hidden folder, a journal, a lock, a rename.
+
+::
+
+    .NAME.convert/           beside the target; no reader looks at it
+        lock                 held while a conversion runs
+        journal.jsonl        the plan's fingerprint, then a line for every part that is on disk
+        dataset/             becomes the target
+
+Ctrl-C and errors remove it. A killed process leaves it, and the same command, if the source has not
+changed since, goes on from what the journal names. Anything else begins anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from demoreel.errors import DatasetBusyError, TargetExistsError
+from demoreel.storage.atomic import sync_path
+
+_IN_PARTS = {"data", "videos"}  # folders whose files are forced to disk as they are written
+_FLUSHES_AT_ONCE = 8
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+class Staging:
+    """A conversion's folder while it is being filled; made by ``staging``.
+
+    Attributes:
+        dataset: The folder to fill.
+        done: What the journal says of the parts that are on disk already, by name.
+    """
+
+    def __init__(self, folder: Path, target: Path, *, overwrite: bool) -> None:
+        self.folder = folder
+        self.dataset = folder / "dataset"
+        self.done: dict[str, Any] = {}
+        self.committed = False
+        self._target = target
+        self._overwrite = overwrite
+        self._journal = folder / "journal.jsonl"
+        self._lock = threading.Lock()
+
+    def begin(self, fingerprint: str) -> None:
+        """Go on from what a killed conversion with the same plan has left, or begin anew."""
+        lines = self._read_journal()
+        same = bool(lines) and lines[0] == {"plan": fingerprint}
+        if same and {"committing": True} not in lines and self.dataset.is_dir():
+            self.done = {line["part"]: line["note"] for line in lines[1:] if "part" in line}
+            return
+        shutil.rmtree(self.dataset, ignore_errors=True)
+        self._journal.unlink(missing_ok=True)
+        self.dataset.mkdir()
+        self._append({"plan": fingerprint})
+
+    def _read_journal(self) -> list[dict[str, Any]]:
+        lines = []
+        with suppress(OSError):
+            for line in self._journal.read_text().splitlines():
+                try:
+                    lines.append(json.loads(line))
+                except ValueError:
+                    break  # the line that was being written when the process was killed
+        return lines
+
+    def note(self, part: str, note: Any) -> None:
+        """Note that a part is on disk.
+
+        The note itself is not forced to disk: if it is lost, the part is written once more.
+        """
+        with self._lock:
+            self._append({"part": part, "note": note})
+            self.done[part] = note
+
+    def _append(self, line: dict[str, Any]) -> None:
+        handle = os.open(self._journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(handle, json.dumps(line).encode() + b"\n")
+        finally:
+            os.close(handle)
+
+    def commit(self) -> None:
+        """Make the folder the target, as one step.
+
+        Raises:
+            TargetExistsError: Something has come to be there since.
+            OSError: The disk is full or not writable; what was there is there still.
+        """
+        _sync(self.dataset)
+        check_target(self._target, overwrite=self._overwrite)
+        self._append({"committing": True})
+        sync_path(self._journal)
+        if _has_something(self._target):
+            self._replace()
+        else:
+            os.rename(self.dataset, self._target)
+        self.committed = True
+        sync_path(self._target.parent)
+
+    def _replace(self) -> None:
+        """Put the new dataset in the old one's place; the old one goes with this folder."""
+        if _exchange(self.dataset, self._target):
+            return
+        aside = self.folder / "before"
+        os.rename(self._target, aside)
+        try:
+            os.rename(self.dataset, self._target)
+        except BaseException:
+            os.rename(aside, self._target)
+            raise
+
+
+def _sync(dataset: Path) -> None:
+    """Force to disk what the parts have not: their own files are there already.
+
+    Many at a time: a disk flushes several files in one go.
+    """
+    paths = []
+    for folder, _, files in os.walk(dataset, topdown=False):
+        if not _IN_PARTS.intersection(Path(folder).relative_to(dataset).parts):
+            paths += [Path(folder, name) for name in files]
+        paths.append(Path(folder))
+    with ThreadPoolExecutor(_FLUSHES_AT_ONCE) as pool:
+        list(pool.map(sync_path, paths))
+
+
+@contextmanager
+def staging(target: Path, fingerprint: str, *, overwrite: bool) -> Iterator[Staging]:
+    """Yield a folder to fill; unless it is committed in the block, nothing of it stays.
+
+    Args:
+        target: What it is to become.
+        fingerprint: Equal for two conversions only if they would write the same.
+        overwrite: Whether a dataset that is there may be replaced.
+
+    Raises:
+        TargetExistsError: There is something at ``target``.
+        DatasetBusyError: Another conversion to the same target is running.
+    """
+    check_target(target, overwrite=overwrite)
+    made = _make_parents(target.parent)
+    folder = target.with_name(f".{target.name}.convert")
+    lock = _locked(folder, target)
+    try:
+        _put_back(folder / "before", target)
+        stage = Staging(folder, target, overwrite=overwrite)
+        stage.begin(fingerprint)
+        yield stage
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+        for parent in made:  # those of them that are still empty
+            with suppress(OSError):
+                parent.rmdir()
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Refuse to write over what is there.
+
+    Raises:
+        TargetExistsError: There is a file, or a folder with something in it. With ``overwrite``,
+            a folder that is a dataset may be there.
+    """
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise TargetExistsError("There is a file where a dataset is to be written.", path=target)
+    if not _has_something(target):
+        return
+    if not overwrite:
+        raise TargetExistsError(
+            "There is already something in the folder where a dataset is to be written.",
+            hint="choose another folder, or pass overwrite (--overwrite) to replace a dataset",
+            path=target,
+        )
+    if not (target / "meta" / "info.json").is_file():
+        raise TargetExistsError(
+            "What is in the folder to be overwritten is not a dataset.",
+            hint="choose another folder, or delete this one yourself",
+            path=target,
+        )
+
+
+def _has_something(target: Path) -> bool:
+    return target.is_dir() and any(target.iterdir())
+
+
+def _make_parents(folder: Path) -> list[Path]:
+    """Make a folder and those above it; return the new ones, innermost first."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _locked(folder: Path, target: Path) -> int:
+    """Return the open, locked lock file of a staging folder, made if need be."""
+    while True:
+        folder.mkdir(exist_ok=True)
+        try:
+            handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            continue  # another conversion has just ended and taken the folder with it
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise DatasetBusyError(
+                "Another conversion to this folder is running.",
+                hint="wait for it, or choose another folder",
+                path=target,
+            ) from error
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(handle), os.stat(folder / "lock")):
+                return handle
+        os.close(handle)
+
+
+def _put_back(aside: Path, target: Path) -> None:
+    """Undo a replacement that was killed halfway, where they cannot be exchanged as one step."""
+    if aside.is_dir() and not target.exists():
+        os.rename(aside, target)
+
+
+def _exchange(left: Path, right: Path) -> bool:
+    """Exchange two folders as one step; False where the system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    done = rename(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE)
+    return bool(done == 0)

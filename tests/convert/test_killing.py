@@ -1,0 +1,176 @@
+"""Conversions that are killed, interrupted, or run out of disk: real processes, really ended."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import demoreel
+from demoreel.errors import DatasetBusyError
+
+pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe")
+
+PROGRAM = """
+import os, resource, signal, sys, threading
+import lance
+import demoreel
+from demoreel.convert import plan, run  # so that a timer measures the conversion alone
+plan._PART_BYTES = (1, 1)               # many parts, of little data
+plan._ROWS = plan._ROWS_WITH_PICTURES = 4
+source, target, to, what, value = sys.argv[1:]
+
+def progress(now):
+    if what == "kill at" and now.stage == value:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "signal" and now.stage == "write":
+        os.kill(os.getpid(), getattr(signal, value))
+    if what == "wait" and now.stage == value:
+        print("here", flush=True)
+        sys.stdin.readline()
+
+if what == "kill after":
+    threading.Timer(float(value), os.kill, (os.getpid(), signal.SIGKILL)).start()
+if what == "disk":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(value), int(value)))
+codec = "png" if to == "lance-frames" else None
+try:
+    report = demoreel.convert(source, target, to=to, image_codec=codec, progress=progress)
+except demoreel.errors.DemoreelError as error:
+    print(type(error).__name__)
+    os._exit(1)
+print(report.resumed_parts, report.parts, flush=True)
+os._exit(0)                             # a timer may still be waiting
+"""
+
+
+def run(source: Path, target: Path, to: str, what: str = "", value: object = "") -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(source), str(target), to, what, str(value)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout.strip()
+
+
+def nothing_is_visible(folder: Path) -> bool:
+    return all(path.name.startswith(".") for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("to", "stage"),
+    [
+        ("lance-video", "finish"),
+        ("lance-native", "verify"),
+        ("lance-frames", "commit"),
+        ("v3.0", "verify"),
+    ],
+)
+def test_killed_at_each_stage_and_resumed(make, tmp_path, to, stage, assert_same_items):
+    root, out = make("v3.0 videos"), tmp_path / "out"
+    assert run(root, out, to, "kill at", stage) == (-signal.SIGKILL, "")
+    assert nothing_is_visible(tmp_path)
+    code, said = run(root, out, to)
+    assert code == 0
+    resumed, parts = map(int, said.split())
+    assert resumed == parts
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert_same_items(root, out)
+
+
+@pytest.mark.parametrize("to", ["lance-video", "lance-frames"])
+def test_killed_at_random_instants(make, tmp_path, to, assert_same_items):
+    root, out = make("v3.0 videos"), tmp_path / "out"
+    moment, step = random.Random(to), 0.1
+    for _ in range(30):
+        code, said = run(root, out, to, "kill after", moment.uniform(0.02, step))
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL, said
+        assert nothing_is_visible(tmp_path)
+        step *= 2
+    assert code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert_same_items(root, out)
+
+
+def test_another_plan_begins_anew(make, tmp_path, assert_same_items):
+    root, out = make("v3.0 videos"), tmp_path / "out"
+    run(root, out, "lance-video", "kill at", "verify")
+    code, said = run(make("v2.1 videos"), out, "lance-video")
+    assert (code, said.split()[0]) == (0, "0")
+    assert_same_items(make("v2.1 videos"), out)
+
+
+def test_a_kill_during_an_overwrite_leaves_the_old_one(make, tmp_path, assert_same_items):
+    root, out = make("v3.0 videos"), tmp_path / "out"
+    demoreel.convert(root, out, to="v3.0")
+    program = PROGRAM.replace("progress=progress", "progress=progress, overwrite=True")
+    arguments = [str(root), str(out), "lance-native"]
+    for what, layout in (("kill at", "v3.0"), ("", "lance-native")):
+        command = [sys.executable, "-c", program, *arguments, what, "commit"]
+        subprocess.run(command, capture_output=True, timeout=120, check=False)
+        assert demoreel.open(out).layout == layout
+    assert_same_items(root, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("to", "name", "code"),
+    [("lance-frames", "SIGINT", -signal.SIGINT), ("lance-video", "SIGTERM", 143)],
+)
+def test_interrupted_it_leaves_nothing(make, tmp_path, to, name, code):
+    ended, _ = run(make("v3.0 videos"), tmp_path / "new" / "out", to, "signal", name)
+    assert ended == code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_conversions_to_the_same_folder(make, tmp_path, assert_same_items):
+    root, out = make("v3.0 videos"), tmp_path / "out"
+    command = [sys.executable, "-c", PROGRAM, str(root), str(out), "lance-video", "wait", "finish"]
+    first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    assert first.stdin is not None
+    assert first.stdout.readline() == "here\n"
+    with pytest.raises(DatasetBusyError):
+        demoreel.convert(root, out, to="lance-video")
+    first.stdin.write("go\n")
+    first.stdin.close()
+    assert first.wait(timeout=60) == 0
+    assert_same_items(root, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("to", ["lance-video", "lance-frames", "v3.0"])
+def test_a_full_disk(make, tmp_path, to):
+    limit = 1500 if to != "lance-frames" else 20_000
+    assert run(make("v3.0 videos"), tmp_path / "out", to, "disk", limit) == (1, "DiskFullError")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_child_of_a_process_that_uses_lance_is_told(make, tmp_path):
+    root, out = make("lance-video videos"), tmp_path / "out"
+    demoreel.open(root)[0]
+    demoreel.convert(root, tmp_path / "before", to="lance-video")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            demoreel.convert(root, out, to="lance-native")
+        except demoreel.errors.DemoreelError as error:
+            os.write(write, error.what.encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    assert b"forked" in os.read(read, 1000)
+    os.close(read)
+    assert [path.name for path in tmp_path.iterdir()] == ["before"]
