@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from demoreel.errors import PictureError
-from demoreel.media.pictures import decode_depth_picture, decode_picture
+from demoreel.media.pictures import decode_depth_picture, decode_picture, paint_picture
 
 FORMATS = ["PNG", "JPEG", "WEBP", "TIFF"]
 
@@ -175,3 +175,45 @@ def test_flipped_bytes_end_in_a_picture_or_an_error(form):
             except PictureError:
                 seen.add("error")
     assert seen == ({"error"} if form == "PNG" else {"picture", "error"})  # PNG has check sums
+
+
+# Planes
+
+
+@pytest.mark.parametrize(
+    ("form", "mode"),
+    [(form, mode) for form in FORMATS for mode in ("RGB", "L")]
+    + [("PNG", "RGBA"), ("PNG", "P"), ("JPEG", "CMYK")],
+)
+@pytest.mark.parametrize("scale", [False, True])
+def test_planes_are_the_same_picture(form, mode, scale):
+    data = encoded(picture(), form, mode)
+    size = (20, 31) if scale else (33, 47)
+    out = np.zeros((3, *size), np.uint8)
+    paint_picture(data, out, scale=scale)
+    assert np.array_equal(out, decode_picture(data, size=size).transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_planes_in_any_memory(form):
+    data = encoded(picture(), form)
+    memory = np.zeros((33, 3, 50), np.uint8)
+    out = memory.transpose(1, 0, 2)[..., :47]
+    paint_picture(data, out)
+    assert np.array_equal(out, decode_picture(data).transpose(2, 0, 1))
+    assert (memory[..., 47:] == 0).all()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("size", [(32, 47), (47, 33), (66, 94)])
+def test_a_picture_of_another_size_is_an_error(form, size):
+    out = np.zeros((3, *size), np.uint8)
+    with pytest.raises(PictureError, match="was expected"):
+        paint_picture(encoded(picture(), form), out)
+    assert (out == 0).all()
+
+
+@pytest.mark.parametrize("data", [None, b"", b"\xff\xd8\xff", b"\xff\xd8\xffnothing", b"\x89PNG"])
+def test_what_is_no_picture_is_painted_nowhere(data):
+    with pytest.raises(PictureError):
+        paint_picture(data, np.zeros((3, 4, 4), np.uint8))

@@ -6,7 +6,8 @@ is; only if it is another one, the two columns are read whole, and every row is 
 
 Random rows cost Lance as much as the pages they lie in: 32 of them took as long as 32 whole
 episodes (15 ms, of 5 million rows). So numbers are taken an episode at a time, once, into a
-``ColumnStore``. Text, language and pictures are taken as they are asked for.
+``ColumnStore``. Text and language are taken as they are asked for; pictures are read from the data
+files, without Lance, where ``lance_values`` can do that.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import pyarrow as pa
 
 from demoreel.errors import MetadataError, TableError
 from demoreel.layouts import arrow_in
-from demoreel.layouts.column_store import ColumnStore
+from demoreel.layouts.column_store import ColumnStore, PassingColumns
 from demoreel.layouts.find_rows import find_rows, runs
 from demoreel.layouts.language import parsed_rows
 from demoreel.model import Episodes, Feature, Info
 from demoreel.storage.arrow import as_numpy, is_number
 from demoreel.storage.lance_tables import LanceTable
+from demoreel.storage.lance_values import LocalValues
 
 _ROWS_AT_ONCE = 1 << 16
 _WHO = ("episode_index", "frame_index")
@@ -74,20 +76,30 @@ class LanceRows:
         self._names = column_names(info)
         self._numeric = [f for f in info.features.values() if f.is_numeric]
         self._places = _Places(root, table, episodes)
+        self._values: dict[str, LocalValues | None] = {}
         self._store = ColumnStore(episodes, self._numeric, (*table.identity, *fingerprint))
 
     def numbers(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray]:
         """Return numeric columns of these rows; one indexing operation each once taken."""
         return self._store.numbers(rows, keys, self._fill)
 
-    def _fill(self, positions: np.ndarray) -> None:
+    def numbers_once(self, first: int, stop: int) -> dict[str, np.ndarray]:
+        """Return all numeric columns of the episodes at these positions, and keep nothing."""
+        passing = PassingColumns(self._episodes, self._numeric, first, stop)
+        self._fill(np.arange(first, stop), passing)
+        return passing.columns
+
+    def _fill(
+        self, positions: np.ndarray, store: ColumnStore | PassingColumns | None = None
+    ) -> None:
+        store = store or self._store
         for part in _portions(positions, self._episodes):
             rows = _rows_of(part, self._episodes)
-            self._write(rows)
+            self._write(rows, store)
             for position in part.tolist():
-                self._store.mark_filled(position)
+                store.mark_filled(position)
 
-    def _write(self, rows: np.ndarray) -> None:
+    def _write(self, rows: np.ndarray, store: ColumnStore | PassingColumns) -> None:
         names = [self._names[feature.key] for feature in self._numeric]
         table = self._table.take(self._places.of(rows), names)
         stretches = list(runs(rows))
@@ -95,19 +107,33 @@ class LanceRows:
             array = table.column(name).combine_chunks()
             values = arrow_in.numbers(array, feature, where=self._table.path, from_floats=True)
             for at, stop in stretches:
-                self._store.write(feature.key, int(rows[at]), values[at:stop])
+                store.write(feature.key, int(rows[at]), values[at:stop])
 
     def objects(self, rows: np.ndarray, feature: Feature) -> list[Any]:
         """Return a text, language or image column of these rows as Python values."""
         name = self._names[feature.key]
-        array = self._table.take(self._places.of(rows), [name]).column(name).combine_chunks()
+        places = self._places.of(rows)
         if feature.is_camera:
-            array = arrow_in.pictures(array, key=feature.key, where=self._table.path)
-        values: list[Any] = array.to_pylist()
+            return self._pictures(places, name, feature)
+        values: list[Any] = self._table.take(places, [name]).column(name).to_pylist()
         if feature.is_language:
             where = self._table.path
             return [parsed_rows(value, key=feature.key, where=where) for value in values]
         return values
+
+    def _pictures(self, places: np.ndarray, name: str, feature: Feature) -> list[bytes]:
+        """Read encoded pictures; from the data files themselves where that is possible."""
+        if name not in self._values:
+            self._values[name] = self._table.values(name)
+        values = self._values[name]
+        read = values.read(places) if values is not None else None
+        if read is not None:
+            return read
+        found: list[bytes] = []
+        for chunk in self._table.take(places, [name]).column(name).chunks:
+            array = arrow_in.pictures(chunk, key=feature.key, where=self._table.path)
+            found += array.to_pylist()
+        return found
 
 
 class _Places:

@@ -12,7 +12,12 @@ from demoreel.layouts.base import Reader
 from demoreel.media.colour import depth_codes
 from demoreel.media.decode import Decoder, Stretch, group_frames
 from demoreel.media.depth import depth_table
-from demoreel.media.pictures import decode_depth_picture, decode_picture, picture_size
+from demoreel.media.pictures import (
+    decode_depth_picture,
+    decode_picture,
+    paint_picture,
+    picture_size,
+)
 from demoreel.media.preload import load_together
 from demoreel.media.video import Video
 from demoreel.model import Feature
@@ -128,19 +133,18 @@ class Camera:
 
     def paint_encoded(self, row: int, data: bytes, out: np.ndarray) -> None:
         """Write one encoded picture into its place."""
-        picture = self.decoded(row, data)
-        if picture.shape != out.shape:
-            raise self._error(
-                row, f"A picture is {picture.shape[1:]} where {out.shape[1:]} was expected."
-            )
-        out[...] = picture
-
-    def size_of(self, row: int, data: bytes) -> Size:
-        """Return height and width of an encoded picture."""
         try:
-            return picture_size(data)
+            if not self.feature.is_depth:
+                paint_picture(data, out, scale=self._size is not None)
+                return
+            depth = self._depth_of(data)
         except PictureError as error:
             raise self._error(row, error.what) from error
+        if depth.shape != out.shape[1:]:
+            raise self._error(
+                row, f"A picture is {depth.shape} where {out.shape[1:]} was expected."
+            )
+        out[0] = depth
 
     def decoded(self, row: int, data: bytes) -> np.ndarray:
         """Decode an encoded picture to (channels, height, width).
@@ -148,17 +152,27 @@ class Camera:
         It may lie in memory that the calling thread's next picture will use again.
         """
         try:
-            if not self.feature.is_depth:
-                return decode_picture(data, size=self._size, on_desk=True).transpose(2, 0, 1)
-            depth = decode_depth_picture(data, size=self._size)
+            if self.feature.is_depth:
+                return self._depth_of(data)[None]
+            return decode_picture(data, size=self._size, on_desk=True).transpose(2, 0, 1)
         except PictureError as error:
             raise self._error(row, error.what) from error
+
+    def _depth_of(self, data: bytes) -> np.ndarray:
+        depth = decode_depth_picture(data, size=self._size)
         if self._depth is not None:  # a depth video before: what the table holds is its codes
-            return np.take(self._depth, depth.astype(np.intp), mode="clip")[None]
+            return np.take(self._depth, depth.astype(np.intp), mode="clip")
         stored = self.feature.info.get("depth_unit")
         if stored is not None and stored != self._unit:
             depth *= np.float32(1000.0 if stored == "m" else 0.001)
-        return depth[None]
+        return depth
+
+    def size_of(self, row: int, data: bytes) -> Size:
+        """Return height and width of an encoded picture."""
+        try:
+            return picture_size(data)
+        except PictureError as error:
+            raise self._error(row, error.what) from error
 
     def _error(self, row: int, what: str) -> PictureError:
         episodes = self._reader.episodes

@@ -216,8 +216,8 @@ class _Floor:
 
     def _image_job(self, camera: Camera, row: int, data: bytes) -> Job:
         def decode(_: Decoder) -> None:
-            picture = camera.decoded(row, data)
-            self._desk(camera.feature, *picture.shape[1:])[...] = picture
+            desk = self._desk(camera.feature, *camera.size_of(row, data))
+            camera.paint_encoded(row, data, desk)
 
         return decode
 
