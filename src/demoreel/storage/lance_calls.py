@@ -10,6 +10,7 @@ quarter of a second.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sys
 import warnings
@@ -21,13 +22,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from demoreel.storage.arrow import as_numpy
+from demoreel.storage.lance_values import ValuePage
+
 if TYPE_CHECKING:
     from lance import BlobFile, LanceDataset
 
 _LONG_RUN = 1000  # rows side by side from which a scan of them is faster than a take
+_ROWS_AT_ONCE = 1 << 16
 _MOST_TABLES = 64
 _MOST_BLOBS = 128  # each keeps a file open
 _RUST_SOURCE = re.compile(r",? /\S+\.rs:\d+:\d+")
+_PAGE_ROWS = re.compile(r"num_(?:visible_)?items: (\d+)")
 _NOISE = ("External error: ", "LanceError(IO): ", "Generic LocalFileSystem error: ")
 
 Wanted = int | str | None
@@ -106,6 +112,45 @@ def scan(path: str, version: int, names: Sequence[str]) -> pa.Table:
     """Return whole columns."""
     with _failures():
         return dataset(path, version).to_table(columns=list(names))
+
+
+def value_pages(path: str, version: int, name: str) -> list[ValuePage] | None:
+    """Return where a column's values lie in local data files; None if that is not so simple."""
+    with _failures():
+        from lance.file import LanceFileReader
+
+        table = dataset(path, version)
+        field = next(field.id() for field in table.lance_schema.fields() if field.name() == name)
+        pages: list[ValuePage] = []
+        for fragment in table.get_fragments():
+            meta = fragment.metadata
+            files = [file for file in meta.files if field in file.fields]
+            file = os.path.join(path, "data", files[0].path) if len(files) == 1 else ""
+            if meta.num_deletions or meta.overlays or not os.path.isfile(file):
+                return None
+            column = files[0].column_indices[list(files[0].fields).index(field)]
+            if column < 0 or files[0].base_id is not None:
+                return None
+            for page in LanceFileReader(file).metadata().columns[column].pages:
+                rows = _PAGE_ROWS.search(page.encoding)
+                if "FullZip" not in page.encoding or rows is None or len(page.buffers) != 2:
+                    return None
+                data, index = ((buffer.position, buffer.size) for buffer in page.buffers)
+                kind = sys.intern(_PAGE_ROWS.sub("", page.encoding))  # thousands share a few
+                pages.append(ValuePage(file, int(rows[1]), data, index, kind))
+            if sum(page.rows for page in pages if page.path == file) != meta.physical_rows:
+                return None
+        return pages
+
+
+def matching(path: str, version: int, condition: str, column: str) -> np.ndarray:
+    """Return the different values of a number column among the rows that meet an SQL condition."""
+    with _failures():
+        rows = dataset(path, version).scanner(
+            columns=[column], filter=condition, batch_size=_ROWS_AT_ONCE
+        )
+        found = [np.unique(as_numpy(batch.column(0))) for batch in rows.to_batches()]
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 
 
 def blob_rows(
@@ -198,6 +243,9 @@ def _failures() -> Iterator[None]:
         raise LanceFailure(_reason(error)) from error
 
 
+lance_failures = _failures  # for those who write tables, too
+
+
 def _reason(error: BaseException) -> str:
     """Return what an error of Lance says, in one line, without its Rust source positions."""
     lines = str(error).splitlines() or [type(error).__name__]
@@ -218,6 +266,8 @@ CALLS: dict[str, Callable[..., Any]] = {
         count_rows,
         take,
         scan,
+        value_pages,
+        matching,
         blob_rows,
         blob_size,
         blob_ranges,

@@ -14,6 +14,9 @@ import pyarrow as pa
 from demoreel.errors import ArgumentError, TableError
 from demoreel.storage.lance_calls import LanceFailure
 from demoreel.storage.lance_process import ask
+from demoreel.storage.lance_values import LocalValues
+
+_USER_FAULT = "Invalid user input: "  # how Lance begins to tell that an expression is wrong
 
 
 class LanceTable:
@@ -125,6 +128,53 @@ class LanceTable:
         self.require(columns)
         return self._ask("scan", list(columns))
 
+    def values(self, column: str) -> LocalValues | None:
+        """Return a column's large values, to be read without Lance; None if they cannot be.
+
+        Cost: a read of the data files' metadata.
+
+        Raises:
+            TableError: There is no such column.
+        """
+        self.require([column])
+        try:
+            pages = ask("value_pages", self.path, self.version, column)
+        except LanceFailure:  # a take will say what is wrong
+            return None
+        if pages is None:
+            return None
+        return LocalValues(pages, lambda places: _listed(self.take(places, [column])))
+
+    def matching(self, condition: str, column: str) -> np.ndarray:
+        """Return the different values of a number column among the rows that meet a condition.
+
+        Cost: reads the columns that the condition names; with a scalar index on them, less.
+
+        Args:
+            condition: An SQL expression over the columns; names with odd characters stand in
+                backticks.
+            column: The column.
+
+        Raises:
+            ArgumentError: The condition is no SQL, names an unknown column, or is not one.
+            TableError: A data file is missing or damaged, or there is no such column.
+        """
+        self.require([column])
+        version = self.version
+        with self.errors():
+            try:
+                found: np.ndarray = ask("matching", self.path, version, condition, column)
+                return found
+            except LanceFailure as error:
+                if not str(error).startswith(_USER_FAULT):
+                    raise
+                reason = str(error).removeprefix(_USER_FAULT)
+        raise ArgumentError(
+            f"The condition {condition!r} is not understood: {reason}.",
+            hint=f"the columns are: {', '.join(self.columns)}",
+            table=self.path,
+        )
+
     def blob_rows(
         self, columns: Sequence[str], blobs: str
     ) -> tuple[pa.Table, dict[int, list[str]]]:
@@ -164,3 +214,8 @@ class LanceTable:
                 table=self.path,
                 version=self.__dict__.get("version"),
             ) from error
+
+
+def _listed(table: pa.Table) -> list[bytes | None]:
+    found: list[bytes | None] = table.column(0).to_pylist()
+    return found

@@ -1,0 +1,132 @@
+"""``demoreel sql``: a question in SQL to a dataset's tables."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import json as json_module
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.output import Column, Output
+from demoreel.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SHOWN_IN_A_TERMINAL = 200
+_WIDEST = 40
+_ROWS_AT_ONCE = 1000
+
+
+def sql(
+    path: DatasetPath,
+    query: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUERY",
+            help="One SELECT over frames, episodes, tasks and videos, in DuckDB's SQL.",
+            show_default=False,
+        ),
+    ],
+    csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", metavar="N", help="Of a Lance dataset: this version of it."),
+    ] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", help="Of a Lance dataset: the version with this name.")
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Ask the dataset's tables a question in SQL.
+
+    Nothing is written, and no other file can be read. Needs the extra `sql` (DuckDB).
+    `describe frames` lists the columns of a table; arrays count from 1: action[1].
+    """
+    import demoreel
+
+    if csv and json:
+        raise ArgumentError("--csv and --json are two ways to print.", hint="give one of them")
+    out = Output(json=json, quiet=quiet, debug=debug)
+    answer = demoreel.open(path, version=version, tag=tag).sql(query)
+    if json:
+        _print_json(answer)
+    elif csv:
+        writer = csv_module.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(answer.column_names)
+        writer.writerows([_text(value) for value in row] for row in _rows(answer))
+    else:
+        _print_table(out, answer)
+
+
+def _rows(answer: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows as Python values, a portion at a time; columns may share a name."""
+    for batch in answer.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _print_json(answer: pa.Table) -> None:
+    """Print one object: the columns' names, and the rows as lists."""
+    head = json_module.dumps({"columns": answer.column_names}, ensure_ascii=False)
+    print(head[:-1] + ', "rows": [', end="")
+    separator = "\n  "
+    for row in _rows(answer):
+        values = json_module.dumps([_plain(value) for value in row], ensure_ascii=False)
+        print(separator, values, end="", sep="")
+        separator = ",\n  "
+    print("\n]}")
+
+
+def _print_table(out: Output, answer: pa.Table) -> None:
+    shown = answer.slice(0, _SHOWN_IN_A_TERMINAL) if out.is_terminal else answer
+    columns = [Column(name, right=_is_number(kind)) for name, kind in _fields(answer)]
+    if not out.is_terminal:
+        out.stream(columns, ([_text(value) for value in row] for row in _rows(answer)))
+        return
+    out.table(columns, [[_short(value) for value in row] for row in _rows(shown)])
+    if len(answer) > len(shown):
+        out.note(f"and {len(answer) - len(shown):,} more rows; `limit`, --csv or a pipe shows them")
+
+
+def _fields(answer: pa.Table) -> list[tuple[str, pa.DataType]]:
+    return [(field.name, field.type) for field in answer.schema]
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list | dict):
+        return json_module.dumps(_plain(value), ensure_ascii=False)
+    return str(value)
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else _text(value)
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON has; what it has not becomes text, and NaN null."""
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, float):
+        return value if abs(value) != float("inf") and value == value else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)
