@@ -3,7 +3,8 @@
     python conformance/environment.py
 
 The environment is a Python 3.12 venv with the packages that `requirements.txt` and
-`constraints.txt` pin (about 6 GB, three minutes). It lies in
+`constraints.txt` pin (about 6 GB, three minutes): lerobot with what its training needs, and what
+demoreel needs to run beside it. It lies in
 
     ${DEMOREEL_CACHE:-~/.cache/demoreel}/conformance-<hash of the pins>
 
@@ -40,7 +41,7 @@ HERE = Path(__file__).resolve().parent
 PINS = (HERE / "requirements.txt", HERE / "constraints.txt")
 CANNOT_BE_MADE = 75  # EX_TEMPFAIL of sysexits.h
 PROBE = "import sys, ensurepip, venv; print('%d.%d' % sys.version_info[:2])"
-SMOKE_TEST = "from lerobot.datasets.lerobot_dataset import LeRobotDataset"
+SMOKE_TEST = "import lance, simplejpeg, lerobot.scripts.lerobot_train"
 LAUNCHER = """\
 #!/bin/sh
 environment=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,8 +1,9 @@
 """What lerobot and demoreel read from the same folders, item by item. `make conformance` runs it.
 
-lerobot cannot be installed beside demoreel (it wants an older PyAV), so it runs in an environment
-of its own, once, and writes down its answers; see `lerobot_answers.py`. The datasets are those that
-lerobot wrote, where `../shared/fixtures` exists, and those that demoreel writes here.
+lerobot wants older packages (PyAV, numpy), so it runs in an environment of its own, once, and
+writes down its answers; see `lerobot_answers.py`. The datasets are those that other tools wrote,
+where `../shared/fixtures` exists, and those that demoreel writes here. demoreel and lerobot in one
+process: `test_beside_lerobot.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import numpy as np
 import pytest
 from lerobot_answers import describe
 
+import demoreel
 from demoreel.testing import make_dataset
-from demoreel.torch import LeRobotDataset
+from demoreel.torch import LeRobotDataset, LeRobotLanceDataset, LeRobotLanceVideoDataset
 
 HERE = Path(__file__).resolve().parent
 FIXTURES = Path(os.environ.get("DEMOREEL_FIXTURES") or HERE.parents[1] / "shared" / "fixtures")
@@ -40,6 +42,7 @@ class Subject:
         indices: Which items of each case to compare, as `lerobot_answers.py` understands it.
         write: Writes the dataset into an empty folder; the fixture of that name where it is None.
         referee: The fixture that lerobot reads in its place, for layouts that lerobot refuses.
+        opened_with: The class that demoreel reads it with.
         same_pixels: Whether pictures must be equal, or only of the same type and shape. lerobot's
             own two backends turn 10-bit colour into different pixels.
     """
@@ -49,6 +52,7 @@ class Subject:
     indices: Any = "all"
     write: Callable[[Path], object] | None = None
     referee: str | None = None
+    opened_with: Callable[..., LeRobotDataset] = LeRobotDataset
     same_pixels: bool = True
 
     @property
@@ -234,10 +238,40 @@ def depth_language_and_changing_tasks(folder: Path) -> None:
     )
 
 
+def converted(source: str, to: Any, **options: Any) -> Callable[[Path], None]:
+    """Write a Lance dataset from one that was written before it."""
+
+    def write(folder: Path) -> None:
+        demoreel.convert(folder.parent / source, folder, to=to, **options)
+
+    return write
+
+
+def as_lance(source: str, cases: dict[str, Kwargs], **layouts: dict[str, Any]) -> list[Subject]:
+    """Return a written dataset's Lance twins, whose items are those of their source."""
+    return [
+        Subject(
+            f"{source}_{name}",
+            cases,
+            write=converted(source, **options),
+            referee=source,
+            opened_with=LeRobotLanceDataset
+            if options["to"] == "lance-frames"
+            else LeRobotLanceVideoDataset,
+        )
+        for name, options in layouts.items()
+    ]
+
+
+VIDEO, NATIVE = {"to": "lance-video"}, {"to": "lance-native"}
 G1 = g1_cases()
 SUBJECTS = [
     Subject("g1_v30", G1, {"step": 7}),
     Subject("g1_v21", G1, {"step": 7}, referee="g1_v30"),
+    *(
+        Subject(name, G1, {"step": 7}, referee="g1_v30", opened_with=LeRobotLanceVideoDataset)
+        for name in ("g1_lance_video", "g1_lance_native")
+    ),
     Subject("kitchen_v30", kitchen_cases("observation.depth.front")),
     Subject("kitchen_images_v30", kitchen_cases()),
     Subject(
@@ -275,6 +309,25 @@ SUBJECTS = [
         write=depth_language_and_changing_tasks,
     ),
     Subject("pictures_in_tables", written_cases(10, FRONT, "action"), write=pictures_in_tables),
+    *as_lance(
+        "two_cameras_in_many_files",
+        written_cases(30, FRONT, WRIST, "action"),
+        video=VIDEO,
+        native=NATIVE,
+        frames={"to": "lance-frames", "image_codec": "png"},
+    ),
+    *as_lance(
+        "depth_language_and_changing_tasks",
+        written_cases(15, FRONT, DEPTH, "action"),
+        video=VIDEO,
+        native=NATIVE,
+        frames={"to": "lance-frames", "image_codec": "webp-lossless"},
+    ),
+    *as_lance(
+        "pictures_in_tables",
+        written_cases(10, FRONT, "action"),
+        frames={"to": "lance-frames", "image_codec": "source"},
+    ),
 ]
 
 
@@ -361,7 +414,7 @@ CASES = [
 def test_the_same_items(answers: Answers, subject: Subject, case: str) -> None:
     root = answers.root(subject)
     expected = answers.case(subject, case)
-    dataset = LeRobotDataset(f"conformance/{subject.name}", root=root, **subject.cases[case])
+    dataset = subject.opened_with(f"conformance/{subject.name}", root, **subject.cases[case])
 
     assert len(dataset) == dataset.num_frames == expected["len"]
     assert dataset.num_episodes == expected["num_episodes"]
@@ -396,7 +449,7 @@ def same_item(item: dict[str, Any], expected: dict[str, Any], where: str, subjec
 def test_the_same_metadata(answers: Answers, subject: Subject) -> None:
     root = answers.root(subject)
     expected = answers.dataset(subject)["meta"]
-    meta = LeRobotDataset(f"conformance/{subject.name}", root=root).meta
+    meta = subject.opened_with(f"conformance/{subject.name}", root=root).meta
 
     for name in ("fps", "robot_type", "total_episodes", "total_frames", "total_tasks"):
         assert getattr(meta, name) == expected[name], name

@@ -1,0 +1,183 @@
+"""Where pictures are decoded: ``decode_device``, and JPEGs on a GPU.
+
+A GPU decodes the JPEGs of a batch in one call, straight into its own memory. Only JPEG in colour
+is decoded there; other codecs and depth are decoded by the CPU, and colour is then moved.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Literal
+
+import numpy as np
+import simplejpeg
+import torch
+
+from demoreel.errors import ArgumentError, DemoreelWarning, MissingExtraError, PictureError
+from demoreel.layouts.base import Reader
+from demoreel.read.pictures import Camera, Size
+
+DecodeDevice = Literal["auto", "cuda", "cpu"] | str | torch.device | None
+
+JpegDecoder = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+"""Decodes encoded JPEGs (1-D, uint8) to RGB pictures (3, height, width; uint8) on a device."""
+
+_JPEG = b"\xff\xd8\xff"
+_INSTALL = "pip install torchvision, of the version that belongs to your torch"
+_said = False
+
+
+def chosen_device(wanted: DecodeDevice) -> torch.device | None:
+    """Return the GPU that is to decode; None is the CPU.
+
+    ``"auto"`` takes a GPU where it can, and says once per process why it does not.
+
+    Raises:
+        ArgumentError: There is no such device, or it is no GPU.
+        MissingExtraError: torchvision, which calls the GPU's decoder, is not installed.
+    """
+    if wanted is None or wanted == "auto":
+        missing = what_is_missing()
+        if wanted == "auto" and missing is not None:
+            say_once(f"decode_device='auto': pictures are decoded by the CPU ({missing.what})")
+        return None if wanted is None or missing is not None else torch.device("cuda")
+    try:
+        device = torch.device(wanted)
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentError(
+            f"decode_device={wanted!r} is no device.", hint="it is 'auto', 'cuda' or 'cpu'"
+        ) from error
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        raise ArgumentError(
+            f"Pictures are not decoded by a device of type {device.type!r}.",
+            hint="decode_device is 'auto', 'cuda' or 'cpu'",
+        )
+    missing = what_is_missing()
+    if missing is not None:
+        raise missing
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise ArgumentError(
+            f"There is no device {device}.", hint=f"there are {torch.cuda.device_count()}"
+        )
+    return device
+
+
+def what_is_missing() -> ArgumentError | MissingExtraError | None:
+    """Return why this machine's GPU cannot decode JPEGs, as an error; None if it can."""
+    cpu = "decode_device='cpu' decodes without"
+    if torch.version.cuda is None:
+        return ArgumentError(
+            "This torch is built without CUDA.",
+            hint=f"install a CUDA build of torch (https://pytorch.org); {cpu}",
+        )
+    if not torch.cuda.is_available():
+        return ArgumentError(
+            "torch finds no CUDA device.", hint=f"look at nvidia-smi and the driver; {cpu}"
+        )
+    try:
+        import_module("torchvision.io")
+    except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
+        return MissingExtraError(
+            f"torchvision, which decodes JPEG on the GPU, does not load ({error}).", hint=_INSTALL
+        )
+    return None
+
+
+def say_once(text: str) -> None:
+    """Warn, once per process."""
+    global _said
+    if not _said:
+        _said = True
+        warnings.warn(text, DemoreelWarning, stacklevel=4)
+
+
+def torchvision_decoder(device: torch.device) -> JpegDecoder:
+    """Return the decoder of a device: NVJPEG on a GPU, libjpeg-turbo on the CPU."""
+    io = import_module("torchvision.io")
+
+    def decode(encoded: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        found: Sequence[torch.Tensor] = io.decode_jpeg(
+            encoded, mode=io.ImageReadMode.RGB, device=device
+        )
+        return found
+
+    return decode
+
+
+class DevicePictures:
+    """Pictures from tables, decoded to a device's memory.
+
+    Args:
+        reader: The dataset's layout.
+        cameras: Colour cameras whose pictures lie in its tables.
+        device: Where the pictures end up.
+        size: Height and width to scale to; the CPU does that.
+        decode_jpegs: Decodes JPEGs there; torchvision's if None.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        cameras: Sequence[str],
+        *,
+        device: torch.device,
+        size: Size | None = None,
+        decode_jpegs: JpegDecoder | None = None,
+    ) -> None:
+        self._reader = reader
+        self.device = device
+        self._size = size
+        features = reader.info.features
+        self._cameras = {key: Camera(reader, features[key], size, "mm") for key in cameras}
+        self._decode_jpegs = decode_jpegs or torchvision_decoder(device)
+
+    def read(self, rows: np.ndarray, key: str) -> torch.Tensor:
+        """Return a camera's pictures of these rows: (rows, 3, height, width), uint8.
+
+        Cost: each picture is decoded once; all JPEGs in one call.
+
+        Raises:
+            PictureError: A picture does not decode, or they differ in size.
+        """
+        unique, places = np.unique(rows, return_inverse=True)
+        pictures = self._decoded(unique, key)
+        sizes = {tuple(picture.shape[1:]) for picture in pictures}
+        if len(sizes) > 1:
+            raise PictureError(
+                f"Pictures of one batch differ in size: {sorted(sizes)}.",
+                hint="pass image_size= to bring them to one size",
+                dataset=self._reader.root,
+                camera=key,
+            )
+        found = torch.stack(list(pictures))
+        if len(unique) == len(rows) and bool((np.diff(places) == 1).all()):
+            return found
+        return found[torch.from_numpy(places).to(self.device)]
+
+    def _decoded(self, rows: np.ndarray, key: str) -> list[torch.Tensor]:
+        encoded = self._reader.encoded(rows, key)
+        here = [place for place, data in enumerate(encoded) if self._for_the_device(data)]
+        pictures: dict[int, torch.Tensor] = {}
+        try:
+            # A copy of the bytes: torch warns of buffers that it may not write to.
+            given = [torch.from_numpy(np.frombuffer(encoded[p], np.uint8).copy()) for p in here]
+            pictures.update(zip(here, self._decode_jpegs(given) if given else (), strict=True))
+        except RuntimeError:
+            pictures.clear()  # one is damaged, or not for it: the CPU says which, or decodes it
+        for place, data in enumerate(encoded):
+            if place not in pictures:
+                picture = self._cameras[key].decoded(int(rows[place]), data)
+                pictures[place] = torch.from_numpy(np.array(picture, order="C")).to(self.device)
+        return [pictures[place] for place in range(len(encoded))]
+
+    def _for_the_device(self, data: bytes | None) -> bool:
+        if self._size is not None or not data or data[:3] != _JPEG:
+            return False
+        try:
+            return simplejpeg.decode_jpeg_header(data)[2] in ("YCbCr", "Gray", "RGB")
+        except ValueError:
+            return False

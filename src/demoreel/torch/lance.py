@@ -1,0 +1,325 @@
+"""The two classes for Lance datasets, with the constructors that their users know."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
+
+import numpy as np
+import torch
+
+from demoreel.errors import ArgumentError
+from demoreel.read.batch import BatchReader
+from demoreel.read.windows import expand
+from demoreel.torch.dataset import LeRobotDataset, Transform
+from demoreel.torch.device import DecodeDevice, DevicePictures, chosen_device, say_once
+from demoreel.torch.memory import Allocator, TensorBatch
+from demoreel.torch.place import PathLike, find_place
+
+_RIGHT_CLASS = {
+    "lance-video": "LeRobotLanceVideoDataset",
+    "lance-native": "LeRobotLanceVideoDataset",
+    "lance-frames": "LeRobotLanceDataset",
+}
+
+
+class LanceOptions(TypedDict, total=False):
+    """The keyword arguments that both classes take; see ``LeRobotLanceVideoDataset``."""
+
+    uri: str | None
+    meta_root: PathLike | None
+    table_name: str | None
+    revision: str | None
+    episodes: Sequence[int] | None
+    delta_timestamps: dict[str, list[float]] | None
+    image_transforms: Transform | None
+    tolerance_s: float
+    return_uint8: bool
+    connect_kwargs: dict[str, Any] | None
+    storage_options: dict[str, Any] | None
+    video_backend: str | None
+    download_videos: bool | None
+    force_cache_sync: bool | None
+    depth_output_unit: Literal["mm", "m"] | None
+    episode_filter: Callable[[dict[str, Any]], bool] | None
+    cameras: Sequence[str] | None
+    image_size: tuple[int, int] | None
+    decode_threads: int | None
+    version: int | None
+    tag: str | None
+
+
+class _LanceDataset(LeRobotDataset):
+    """What both classes share: the places that they look in, and the layouts that they refuse."""
+
+    _to: ClassVar[str]
+
+    def __init__(
+        self,
+        repo_id: str | None = None,
+        root: PathLike | None = None,
+        *,
+        uri: str | None = None,
+        meta_root: PathLike | None = None,
+        table_name: str | None = None,
+        revision: str | None = None,
+        episodes: Sequence[int] | None = None,
+        delta_timestamps: dict[str, list[float]] | None = None,
+        image_transforms: Transform | None = None,
+        tolerance_s: float = 1e-4,
+        return_uint8: bool = False,
+        connect_kwargs: dict[str, Any] | None = None,
+        storage_options: dict[str, Any] | None = None,
+        video_backend: str | None = None,
+        download_videos: bool | None = None,
+        force_cache_sync: bool | None = None,
+        depth_output_unit: Literal["mm", "m"] | None = None,
+        episode_filter: Callable[[dict[str, Any]], bool] | None = None,
+        cameras: Sequence[str] | None = None,
+        image_size: tuple[int, int] | None = None,
+        decode_threads: int | None = None,
+        version: int | None = None,
+        tag: str | None = None,
+    ) -> None:
+        place = find_place(
+            repo_id,
+            root,
+            uri=uri,
+            meta_root=meta_root,
+            table_name=table_name,
+            revision=revision,
+        )
+        self._open(
+            place,
+            episodes=episodes,
+            image_transforms=image_transforms,
+            delta_timestamps=delta_timestamps,
+            tolerance_s=tolerance_s,
+            revision=revision,
+            force_cache_sync=force_cache_sync,
+            return_uint8=return_uint8,
+            episode_filter=episode_filter,
+            depth_output_unit=depth_output_unit,
+            cameras=cameras,
+            image_size=image_size,
+            decode_threads=decode_threads,
+            version=version,
+            tag=tag,
+        )
+        self._check_layout()
+
+    def _check_layout(self) -> None:
+        layout = self.reader.layout
+        ours = type(self).__name__
+        right = right_class(layout, filmed=bool(self.meta.video_keys))
+        if right is None:
+            raise ArgumentError(
+                f"{ours} reads Lance datasets; this one is {layout}.",
+                hint=f"LeRobotDataset reads it as it lies; to make it a Lance dataset: "
+                f"demoreel convert {self.root} TARGET --to {self._to}",
+                dataset=self.root,
+            )
+        if not isinstance(self, CLASSES[right]) and self.meta.camera_keys:
+            raise ArgumentError(
+                f"{ours} does not read this dataset, whose layout is {layout}.",
+                hint=f"use demoreel.torch.{right}",
+                dataset=self.root,
+            )
+
+
+class LeRobotLanceVideoDataset(_LanceDataset):
+    """A Lance dataset whose pictures lie in videos: lance-video or lance-native.
+
+    Its items are those of ``LeRobotDataset`` on the dataset that it was made from, bit for bit.
+
+    Args:
+        repo_id: ``me/my_task``; names the folder under ``HF_LEROBOT_HOME``. A folder's path, given
+            alone, is taken for ``root``.
+        root: The folder of the tables and ``meta/``, or the table in it.
+        uri: The table of rows, ``.../NAME.lance``, as a path or ``file://``. Remote ones are not
+            read yet.
+        meta_root: The folder that contains ``meta/``, where it does not lie beside the tables.
+        table_name: Which table, where a folder holds several.
+        revision: A snapshot's revision, where lerobot has downloaded several.
+        episodes: Read only these; items are counted from 0, as in ``LeRobotDataset``.
+        delta_timestamps: Windows in seconds, by feature; multiples of 1/fps within ``tolerance_s``.
+        image_transforms: Applied to each picture (or window of pictures), depth excepted.
+        tolerance_s: See ``delta_timestamps``. It never decides which picture an item gets.
+        return_uint8: Give video pictures as uint8.
+        connect_kwargs: Accepted for compatibility; local tables need none.
+        storage_options: Likewise.
+        video_backend: Accepted for compatibility; videos are decoded from their packets.
+        download_videos: Accepted for compatibility; nothing is downloaded.
+        force_cache_sync: Refused if true: nothing here asks the network.
+        depth_output_unit: Unit of depth pictures; millimetres if None.
+        decoder_cache_size: Accepted for compatibility. Elsewhere it bounds the decoders that each
+            worker keeps open, one per video. Here a thread has one decoder for all videos, and
+            what is kept of a video is its list of packets, within a bound of its own.
+        video_decoder_cache_size: Another name for it.
+        episode_filter: Keep the episodes whose metadata row satisfies this.
+        cameras: Decode only these; the others are left out of the items.
+        image_size: (height, width) to scale pictures to.
+        decode_threads: By default every core in a main process and one in a DataLoader worker.
+        version: The version of the table of rows to read; the newest if None.
+        tag: The version with this name.
+
+    Raises:
+        DatasetNotFoundError: The dataset is not on this machine.
+        ArgumentError: It is of a layout that another class reads, which the error names;
+            ``delta_timestamps`` are off the grid, and the like.
+    """
+
+    _to = "lance-video"
+
+    def __init__(
+        self,
+        repo_id: str | None = None,
+        root: PathLike | None = None,
+        *,
+        decoder_cache_size: int = 16,
+        video_decoder_cache_size: int | None = None,
+        **options: Unpack[LanceOptions],
+    ) -> None:
+        for size in (decoder_cache_size, video_decoder_cache_size or decoder_cache_size):
+            if not isinstance(size, int) or size < 1:
+                raise ArgumentError(
+                    f"decoder_cache_size must be a whole number from 1, not {size!r}."
+                )
+        super().__init__(repo_id, root, **options)
+
+
+class LeRobotLanceDataset(_LanceDataset):
+    """A Lance dataset whose pictures lie encoded beside the rows: lance-frames.
+
+    Its items are those of ``LeRobotDataset`` on the dataset that it was made from: pictures within
+    what JPEG loses, or bit for bit where they were written without loss.
+
+    Args:
+        repo_id: See ``LeRobotLanceVideoDataset``, as for all arguments but the following.
+        root: The folder of the table and ``meta/``, or the table in it.
+        decode_device: Where JPEGs are decoded. ``"cuda"`` (or ``"cuda:1"``, or a ``torch.device``):
+            by the GPU, into its memory, so that items hold CUDA tensors; in DataLoader workers
+            that takes ``multiprocessing_context="spawn"``. ``"cpu"``: by libjpeg-turbo.
+            ``"auto"``: by the GPU in a main process, if there is one; else by the CPU, which is
+            said once per process.
+
+    Raises:
+        DatasetNotFoundError: The dataset is not on this machine.
+        ArgumentError: It is of a layout that another class reads, which the error names; there is
+            no such device; and the like.
+        MissingExtraError: ``decode_device="cuda"`` without torchvision.
+    """
+
+    _to = "lance-frames"
+
+    def __init__(
+        self,
+        repo_id: str | None = None,
+        root: PathLike | None = None,
+        *,
+        decode_device: DecodeDevice = "auto",
+        **options: Unpack[LanceOptions],
+    ) -> None:
+        super().__init__(repo_id, root, **options)
+        self._device = chosen_device(decode_device)
+        self._is_automatic = decode_device == "auto"
+        self._on_device: tuple[int, _DeviceBatches | None] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_on_device": None}
+
+    def read_batch(self, indices: Sequence[int]) -> TensorBatch:
+        """Return a batch as tensors with a leading axis, before ``image_transforms``."""
+        device = self._batches_on_device()
+        if device is None:
+            return super().read_batch(indices)
+        columns = device.read(self.reader.rows_of(indices))
+        memory = Allocator(self.reader.memory, None)
+        tensors = {
+            key: self._device_tensor(key, column)
+            if isinstance(column, torch.Tensor)
+            else self._tensor(key, column, memory)
+            for key, column in columns.items()
+        }
+        return TensorBatch(tensors, {})
+
+    def _device_tensor(self, key: str, pictures: torch.Tensor) -> torch.Tensor:
+        filmed = self.reader.features[key].is_video
+        if filmed and pictures.ndim == 5 and pictures.shape[1] == 1:
+            pictures = pictures.squeeze(1)  # as in LeRobotDataset
+        return pictures if filmed and self._return_uint8 else pictures.float().div_(255.0)
+
+    def _batches_on_device(self) -> _DeviceBatches | None:
+        """Return the GPU's part of reading in this process; None where the CPU decodes all."""
+        if self._device is None:
+            return None
+        if self._on_device is None or self._on_device[0] != os.getpid():
+            self._on_device = (os.getpid(), self._awakened(self._device))
+        return self._on_device[1]
+
+    def _awakened(self, device: torch.device) -> _DeviceBatches | None:
+        if self._is_automatic and torch.utils.data.get_worker_info() is not None:
+            say_once("decode_device='auto': in DataLoader workers, the CPU decodes")
+            return None
+        try:
+            torch.zeros(1, device=device)
+        except RuntimeError as error:
+            if self._is_automatic:
+                say_once(f"decode_device='auto': pictures are decoded by the CPU ({error})")
+                return None
+            raise ArgumentError(
+                f"The device {device} cannot be used in this process ({error}).",
+                hint="a forked worker cannot use the GPU of its parent: give the DataLoader "
+                "multiprocessing_context='spawn' or num_workers=0, or decode_device='cpu'",
+                dataset=self.root,
+            ) from error
+        return _DeviceBatches(self, device)
+
+
+class _DeviceBatches:
+    """Batches whose colour pictures a device decodes; all the rest is read as ever."""
+
+    def __init__(self, dataset: LeRobotLanceDataset, device: torch.device) -> None:
+        opened = dataset.reader
+        self._keys = [key for key in opened.cameras if not opened.features[key].is_depth]
+        self._reader = opened.reader
+        self._offsets = opened.offsets
+        self._pictures = DevicePictures(
+            self._reader, self._keys, device=device, size=dataset._image_size
+        )
+        self._rest = BatchReader(
+            self._reader,
+            cameras=[key for key in opened.cameras if key not in self._keys],
+            offsets=self._offsets,
+            size=dataset._image_size,
+            depth_unit=dataset._depth_unit,
+            threads=dataset._decode_threads,
+        )
+
+    def read(self, rows: np.ndarray) -> dict[str, Any]:
+        episodes = self._reader.episodes
+        positions = episodes.positions_of_rows(rows)
+        start, stop = episodes.start[positions], episodes.start[positions + 1]
+        batch: dict[str, Any] = {}
+        for key in self._keys:
+            wanted = rows
+            if key in self._offsets:
+                wanted = expand(rows, self._offsets[key], start, stop).rows
+            pictures = self._pictures.read(wanted.reshape(-1), key)
+            batch[key] = pictures.reshape(*wanted.shape, *pictures.shape[1:])
+        return {**batch, **self._rest.read(rows)}
+
+
+CLASSES: dict[str, type[LeRobotDataset]] = {
+    "LeRobotDataset": LeRobotDataset,
+    "LeRobotLanceDataset": LeRobotLanceDataset,
+    "LeRobotLanceVideoDataset": LeRobotLanceVideoDataset,
+}
+
+
+def right_class(layout: str, *, filmed: bool) -> str | None:
+    """Return which of the Lance classes reads a layout; None if neither does."""
+    if layout == "lance-native" and not filmed:
+        return "LeRobotLanceDataset"
+    return _RIGHT_CLASS.get(layout)

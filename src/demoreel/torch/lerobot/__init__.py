@@ -1,0 +1,99 @@
+"""lerobot's dataset factory, with demoreel underneath.
+
+::
+
+    import demoreel.torch.lerobot      # from now on, make_dataset(cfg) opens with demoreel
+    lerobot-train --demoreel.discover_packages_path=demoreel.torch.lerobot ...
+
+Importing this module plugs demoreel in: ``make_dataset`` and ``make_train_eval_datasets`` of
+``lerobot.datasets.factory`` then open datasets of every layout that demoreel reads. Nothing else of
+lerobot is changed; ``unplug`` undoes it. lerobot's command line imports a package that an argument
+ending in ``discover_packages_path`` names, so there one argument does the same.
+
+Only datasets on this machine are opened; ``dataset.streaming=true`` stays lerobot's own affair.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from demoreel.errors import ArgumentError, MissingExtraError
+from demoreel.layouts.detect import open_reader
+from demoreel.torch.dataset import LeRobotDataset
+from demoreel.torch.home import local_root
+from demoreel.torch.lance import CLASSES, right_class
+from demoreel.torch.metadata import LeRobotDatasetMetadata
+
+__all__ = ["open_dataset", "open_metadata", "plug_in", "unplug"]
+
+_FACTORY = "lerobot.datasets.factory"
+_theirs: dict[str, Any] = {}
+
+
+def plug_in() -> None:
+    """Make lerobot's dataset factory open datasets with demoreel.
+
+    Cost: imports lerobot, some seconds. A second call changes nothing.
+
+    Raises:
+        MissingExtraError: lerobot is not installed, or not with its dataset extra.
+        ArgumentError: This lerobot's factory is of another make.
+    """
+    if _theirs:
+        return
+    factory = _factory()
+    ours = {"LeRobotDataset": open_dataset, "LeRobotDatasetMetadata": open_metadata}
+    for name in ours:
+        if not hasattr(factory, name):
+            raise ArgumentError(
+                f"{_FACTORY} of this lerobot does not use {name}.",
+                hint="demoreel plugs into lerobot from 0.6; elsewhere, use its classes directly",
+            )
+    for name, replacement in ours.items():
+        _theirs[name] = getattr(factory, name)
+        setattr(factory, name, replacement)
+
+
+def unplug() -> None:
+    """Give lerobot's dataset factory its own classes back; open datasets stay as they are."""
+    if not _theirs:
+        return
+    factory = _factory()
+    for name in list(_theirs):
+        setattr(factory, name, _theirs.pop(name))
+
+
+def open_dataset(repo_id: str, root: Any = None, **options: Any) -> LeRobotDataset:
+    """Open a dataset on this machine with the class for its layout.
+
+    Args:
+        repo_id: ``me/my_task``; names the folder under ``HF_LEROBOT_HOME`` if ``root`` is None.
+        root: The dataset's folder.
+        **options: As for ``demoreel.torch.LeRobotDataset``.
+    """
+    folder = local_root(repo_id, root, options.get("revision"))
+    reader = open_reader(folder)
+    name = right_class(reader.layout, filmed=bool(reader.info.video_keys))
+    return CLASSES[name or "LeRobotDataset"](repo_id, root=folder, **options)
+
+
+def open_metadata(
+    repo_id: str, root: Any = None, revision: str | None = None, **_: Any
+) -> LeRobotDatasetMetadata:
+    """Open a dataset's metadata; what lerobot says of caches and repositories is ignored."""
+    return LeRobotDatasetMetadata(repo_id, root, revision)
+
+
+def _factory() -> ModuleType:
+    try:
+        return import_module(_FACTORY)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"lerobot's dataset factory cannot be imported ({error}).",
+            hint="pip install 'lerobot[dataset]>=0.6'; without lerobot, use demoreel.torch",
+        ) from error
+
+
+plug_in()
