@@ -6,6 +6,8 @@
     demoreel_side.py subset ROOT [--seconds 4]
     demoreel_side.py cameras ROOT [--seconds 4]
     demoreel_side.py million ROOT
+    demoreel_side.py first_batch ROOT [--repeat 5]
+    demoreel_side.py batch_bytes ROOT --batches batches.json
 
 `load` and `import_open` mirror `lerobot_side.py`. `floor` decodes and converts the groups of
 pictures that the same batches need, with PyAV alone: packets found and loaded beforehand, two
@@ -48,6 +50,30 @@ LeRobotDataset("bench/dataset", root=sys.argv[1])
 print(imported - started, time.perf_counter() - imported)
 """,
 }
+# From `open` to 32 random frames. Where pandas is installed, Lance's own imports load it.
+FIRST_BATCH = """
+import sys, time
+class NoPandas:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "pandas":
+            raise ModuleNotFoundError(name, name=name)
+if sys.argv[2] == "without":
+    sys.meta_path.insert(0, NoPandas())
+if sys.argv[3] == "imported":
+    import av, lance, numpy, pyarrow.parquet
+    import demoreel.read.sql
+started = time.perf_counter()
+import demoreel
+imported = time.perf_counter()
+ds = demoreel.open(sys.argv[1])
+opened = time.perf_counter()
+ds.batch(range(0, len(ds), len(ds) // 32)[:32])
+print(imported - started, opened - imported, time.perf_counter() - opened)
+"""
+MODES = (
+    *("load", "floor", "import_open", "subset", "cameras", "million"),
+    *("first_batch", "batch_bytes"),
+)
 MILLION = """
 import resource, sys, time
 started = time.perf_counter()
@@ -76,7 +102,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     modes = parser.add_subparsers(dest="mode", required=True)
-    for name in ("load", "floor", "import_open", "subset", "cameras", "million"):
+    for name in MODES:
         mode = modes.add_parser(name)
         mode.add_argument("root", type=Path)
         mode.add_argument("--batches", type=Path)
@@ -121,6 +147,8 @@ def open_dataset(root: Path, *, windows: bool) -> Any:
 
 
 def measure_floor(options: argparse.Namespace) -> dict[str, Any]:
+    from loading import cpu_seconds
+
     kinds = json.loads(options.batches.read_text())
     answer = {}
     for kind, batches in kinds.items():
@@ -128,12 +156,16 @@ def measure_floor(options: argparse.Namespace) -> dict[str, Any]:
         groups = [needed_groups(options.root, batch, offsets) for batch in batches]
         decode_all(itertools.chain(*groups[: options.warmup]), options.threads)
         timed = groups[options.warmup :]
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), cpu_seconds()
         for group in timed:  # batch after batch, as a reader must
             decode_all(group, options.threads)
         seconds = time.perf_counter() - started
         samples = sum(map(len, batches[options.warmup :]))
-        answer[kind] = {"samples_per_s": samples / seconds, "seconds": seconds}
+        answer[kind] = {
+            "samples_per_s": samples / seconds,
+            "seconds": seconds,
+            "cpu_ms": (cpu_seconds() - worked) / samples * 1e3,
+        }
     return answer
 
 
@@ -295,6 +327,59 @@ def measure_million(options: argparse.Namespace) -> dict[str, Any]:
         "lookup_us": median(run[3] for run in runs) * 1e6,
         "peak_mb": max(run[4] for run in runs) / 1e6,
     }
+
+
+def measure_first_batch(options: argparse.Namespace) -> dict[str, Any]:
+    """From `open` to the first batch: in a fresh process, and where packages are imported."""
+    answer = {}
+    kinds = {
+        "fresh": ("with", "fresh"),
+        "fresh, no pandas": ("without", "fresh"),
+        "imported": ("with", "imported"),
+    }
+    for kind, arguments in kinds.items():
+        runs = [fresh(FIRST_BATCH, options.root, *arguments) for _ in range(1 + options.repeat)]
+        import_s, open_s, batch_s = (median(part) for part in zip(*runs[1:], strict=True))
+        answer[kind] = {"import_s": import_s, "open_s": open_s, "batch_s": batch_s}
+    return answer
+
+
+def measure_batch_bytes(options: argparse.Namespace) -> dict[str, Any]:
+    """Bytes that batches of frames read, and bytes of the groups of pictures that they need."""
+    import demoreel
+
+    ds = demoreel.open(options.root)
+    batches = json.loads(options.batches.read_text())["frames"]
+    for batch in batches:
+        ds.batch(batch)
+    ratios = []
+    for batch in batches:
+        before = bytes_read()
+        ds.batch(batch)
+        ratios.append((bytes_read() - before) / whole_groups(ds, batch))
+    return {"median": median(ratios), "most": max(ratios)}
+
+
+def bytes_read() -> int:
+    """Return what this process has asked the system to read, whoever in it asked."""
+    lines = Path("/proc/self/io").read_text().split()
+    return int(lines[lines.index("rchar:") + 1])
+
+
+def whole_groups(ds: Any, batch: list[int]) -> int:
+    """Return the size of the groups of pictures, keyframe to keyframe, that a batch lies in."""
+    camera, episodes = ds.info.video_keys[0], ds.reader.episodes
+    needed = set()
+    total = 0
+    for row in set(batch):
+        position = int(episodes.positions_of_rows(np.array([row]))[0])
+        clip = ds.reader.clip(position, camera)
+        index = clip.video.index
+        first = int(index.starts([row - int(episodes.start[position]) + clip.first])[0])
+        if (clip.video.name, first) not in needed:
+            needed.add((clip.video.name, first))
+            total += int(index.size[index.start_of == first].sum())
+    return total
 
 
 if __name__ == "__main__":

@@ -79,3 +79,32 @@ def _episodes(part: slice, length: np.ndarray, stop: np.ndarray) -> pa.Table:
             values = pa.array(np.zeros(count * 7))
             columns[f"stats/{key}/{kind}"] = pa.FixedSizeListArray.from_arrays(values, 7)
     return pa.table(columns)
+
+
+def write_long(root: Path, source: Path, *, times: int) -> Path:
+    """Write a v3.0 dataset that repeats the episodes of a v2.1 one, in videos of 100 MB.
+
+    Pictures, codec and groups of pictures stay as they were filmed; only the dataset is longer, so
+    that no reader can keep all of it in its caches.
+    """
+    import demoreel
+    from demoreel.layouts.v3 import writer as v3
+    from demoreel.model import Info
+
+    ds = demoreel.open(source)
+    episodes = [ds.episode(int(number)) for number in ds.episodes.episode_index]
+    own = [
+        key
+        for key, feature in ds.features.items()
+        if not feature.is_camera and key not in (*INDICES, "timestamp")
+    ]
+    info = Info.new(version="v3.0", fps=ds.fps, features=ds.features, video_files_size_in_mb=100)
+    with v3.create(root, info) as writer:
+        for episode, entry in list(zip(episodes, ds.episodes, strict=True)) * times:
+            writer.add_episode(
+                {key: episode.column(key) for key in own},
+                tasks=[entry.tasks[0]] * entry.length,
+                videos={key: source / file for key, file in entry.video_files.items()},
+            )
+        writer.commit(stats=ds.stats)
+    return root
