@@ -45,9 +45,7 @@ class EpisodeTable:
         self.columns: dict[str, np.ndarray] = {
             name: as_numpy(table.column(name))[order] for name in table.column_names
         }
-        self.identity = [
-            (path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in self._paths
-        ]
+        self.identity = self._identity()
         self._sorted: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def _read(self, cameras: Iterable[str]) -> pa.Table:
@@ -63,6 +61,10 @@ class EpisodeTable:
         ]
         return pa.concat_tables([part.select(shared) for part in parts])
 
+    def _identity(self) -> list[tuple[str, int, int]]:
+        status = [(path.name, path.stat()) for path in self._paths]
+        return [(name, found.st_mtime_ns, found.st_size) for name, found in status]
+
     def column(self, name: str) -> np.ndarray:
         """Return a column, one value an episode."""
         return self.columns[name]
@@ -71,6 +73,8 @@ class EpisodeTable:
     def _tasks(self) -> pa.ChunkedArray | None:
         try:
             parts = [_read_parquet(path, columns=["tasks"]) for path in self._paths]
+            if self._identity() != self.identity:
+                return None  # the files were merged meanwhile, and their rows are others
             return pa.concat_tables(parts).column("tasks")
         except (KeyError, pa.ArrowInvalid, OSError):
             return None  # a courtesy column: rows name their tasks by task_index
@@ -80,6 +84,12 @@ class EpisodeTable:
         if self._tasks is None:
             return ()
         return tuple(self._tasks[int(self._order[position])].as_py() or ())
+
+    def tasks_of(self, positions: np.ndarray) -> pa.ChunkedArray:
+        """Return the tasks of many episodes, as lists of texts."""
+        if self._tasks is None:
+            return pa.chunked_array([pa.nulls(len(positions), pa.list_(pa.string()))])
+        return self._tasks.take(pa.array(self._order[positions]))
 
     def sharing(self, position: int, camera: str) -> np.ndarray:
         """Return the positions of the episodes in the same video, ascending."""

@@ -91,3 +91,33 @@ def write_tasks(path: Path, tasks: Mapping[str, int]) -> None:
     ).replace_schema_metadata({"pandas": json.dumps(pandas)})
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, compression="snappy")
+
+
+def episode_row(row: Mapping[str, Any], schema: pa.Schema | None) -> pa.Table:
+    """Return a table of one episode, in the columns of those before it.
+
+    Args:
+        row: What is known of the episode; statistics are arrays.
+        schema: The columns of the files before; what they lack is left out, what the row lacks is
+            missing in it. None: the row decides.
+    """
+    if schema is None:
+        schema = pa.schema([(name, _kind_of(value)) for name, value in row.items()])
+    columns = [pa.array([_fitting(row.get(f.name), f.type)], f.type) for f in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _fitting(value: Any, kind: pa.DataType) -> Any:
+    """Return a value for a column of this type; None where it would lose something."""
+    if not isinstance(value, np.ndarray):
+        return value
+    depth = 0
+    while pa.types.is_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    array = np.atleast_1d(value)
+    if array.ndim != depth:
+        return None
+    if pa.types.is_integer(kind) and array.dtype.kind == "f":
+        whole = np.isfinite(array).all() and np.array_equal(array, np.round(array))
+        return array.astype(np.int64).tolist() if whole else None
+    return array.tolist()

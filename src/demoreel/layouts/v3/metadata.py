@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from demoreel.errors import DemoreelWarning, FrameMismatchError
 from demoreel.layouts.base import Clip
@@ -66,6 +67,10 @@ class V3Metadata:
     def episode_columns(self) -> Mapping[str, np.ndarray]:
         """Return the number columns of ``meta/episodes``, by LeRobot's names."""
         return self._meta.columns
+
+    def episode_tasks(self, positions: np.ndarray) -> pa.ChunkedArray:
+        """Return the tasks of the episodes at these positions, as lists of texts."""
+        return self._meta.tasks_of(positions)
 
     def in_tables(self, camera: str) -> bool:
         """Whether a camera's pictures lie encoded in the tables, and not in videos."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from demoreel.layouts.base import Clip, Column
-from demoreel.layouts.rows import ParquetRows, rows_of
+from demoreel.layouts.rows import ParquetRows, rows_of, rows_once
 from demoreel.layouts.v3.metadata import V3Metadata
 from demoreel.media.video import open_video
 from demoreel.model import Info
@@ -42,6 +42,10 @@ class V3Reader(V3Metadata):
     def rows(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
         """Return columns of these rows, by position in the dataset."""
         return rows_of(self._rows, self.info, rows, keys)
+
+    def rows_once(self, first: int, stop: int) -> dict[str, Column]:
+        """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
+        return rows_once(self._rows, self.info, self.episodes, first, stop)
 
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
         """Return the encoded pictures of an image camera."""

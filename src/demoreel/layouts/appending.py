@@ -1,0 +1,217 @@
+"""Appending episodes to a dataset: the contract that every layout's appender keeps.
+
+``append`` is a commit. When it returns, the episode survives whatever happens to the process or
+the power, and whoever opens the dataset next sees it, demoreel or lerobot. Until then nothing of
+it is visible. There is one writer at a time; readers wait for nobody.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from demoreel.errors import ArgumentError, DatasetNotFoundError, DiskFullError
+from demoreel.layouts.writing import PathLike, Values, write_json
+from demoreel.model import Info, Stats
+from demoreel.model.stats import combine_stats
+from demoreel.storage.atomic import staged
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeDraft:
+    """An episode that is ready to be committed.
+
+    Attributes:
+        columns: Every declared feature that is no camera, one row a frame. ``timestamp`` may be
+            among them; the other default columns are made by the appender.
+        tasks: The task of every frame.
+        videos: For each video camera a finished mp4 of exactly this episode's frames. The appender
+            takes the files over when the episode is committed; until then they stay.
+        images: For each image camera the encoded pictures.
+        stats: The episode's statistics; empty where there are none.
+    """
+
+    columns: Mapping[str, Values]
+    tasks: Sequence[str]
+    videos: Mapping[str, Path] = field(default_factory=dict)
+    images: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    stats: Stats = field(default_factory=dict)
+
+
+class Appender(Protocol):
+    """What every layout's appender offers. ``append`` and ``compact`` may run in two threads."""
+
+    @property
+    def info(self) -> Info:
+        """What the dataset is, with its totals so far."""
+        ...
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that are committed."""
+        ...
+
+    @property
+    def frames(self) -> int:
+        """Frames of them all."""
+        ...
+
+    @property
+    def tasks(self) -> Mapping[str, int]:
+        """Every task and its index."""
+        ...
+
+    @property
+    def stats(self) -> Stats | None:
+        """Statistics of the whole dataset; None where it has none."""
+        ...
+
+    def default_columns(
+        self, tasks: Sequence[str], *, timestamps: Values | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the columns (timestamp, index, ...) that the next ``append`` will add."""
+        ...
+
+    def check(self, draft: EpisodeDraft) -> None:
+        """Raise what ``append`` would refuse the episode for. Changes nothing."""
+        ...
+
+    def append(self, draft: EpisodeDraft, *, total_stats: Stats | None = None) -> int:
+        """Commit an episode and return its index.
+
+        Args:
+            draft: The episode.
+            total_stats: Statistics of the dataset with this episode; without them they are merged
+                from those before and the episode's, where quantiles cannot be exact.
+
+        Raises:
+            ArgumentError: Something is missing, or of another shape or type than declared.
+            UnknownKeyError: Something is given that is not declared.
+            FrameMismatchError: A video has not as many frames as there are rows.
+            VideoError: A video does not open.
+            DiskFullError: There is no room. The dataset and the draft are as they were; append
+                again when there is.
+        """
+        ...
+
+    def replace_stats(self, stats: Stats) -> None:
+        """Commit other statistics of the whole dataset."""
+        ...
+
+    def compact(self, *, finish: bool = False) -> bool:
+        """Merge some small files; return whether there is more to do.
+
+        One bounded step. Without ``finish`` only such merges are made as keep the total work within
+        a few copies of every byte, however many episodes follow.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the dataset. May be called twice."""
+        ...
+
+
+def create_appender(root: PathLike, info: Info, *, layout: str = "v3.0") -> Appender:
+    """Begin a dataset without episodes and return its appender.
+
+    Args:
+        root: The folder to make; an empty one may be there.
+        info: What the dataset is to be; its totals are ignored.
+        layout: How it is to lie on disk.
+
+    Raises:
+        TargetExistsError: There is something at ``root``.
+        ArgumentError: ``info`` or ``layout`` is not one that can be appended to.
+    """
+    if layout != "v3.0":
+        raise _cannot_append(layout)
+    from demoreel.layouts.v3.appender import V3Appender, check_info
+
+    check_info(info)
+    empty = replace(info, total_episodes=0, total_frames=0, total_tasks=0, splits={})
+    with staged(root) as folder:
+        write_json(folder / "meta" / "info.json", empty.to_json())
+    return V3Appender(Path(root))
+
+
+def open_appender(root: PathLike) -> Appender:
+    """Open a dataset for appending, whoever wrote it; finish what a dead writer had begun.
+
+    Cost: reads the metadata.
+
+    Raises:
+        DatasetNotFoundError: There is no dataset.
+        DatasetBusyError: Another process is appending to it.
+        MetadataError: Its metadata are broken, or not such that episodes can follow.
+        ArgumentError: Its layout is one that cannot be appended to.
+    """
+    from demoreel.layouts.detect import layout_of
+    from demoreel.layouts.v3.appender import V3Appender
+    from demoreel.storage.json_files import read_json
+
+    info_path = Path(root) / "meta" / "info.json"
+    if not info_path.is_file():
+        raise DatasetNotFoundError(
+            "There is no dataset to append to.",
+            hint="begin one with demoreel.create",
+            path=Path(root),
+        )
+    layout = layout_of(Path(root), Info.from_json(read_json(info_path), where=str(info_path)))
+    if layout != "v3.0":
+        raise _cannot_append(layout)
+    return V3Appender(Path(root))
+
+
+def _cannot_append(layout: str) -> ArgumentError:
+    return ArgumentError(
+        f"Episodes cannot be appended to a dataset in the layout {layout!r}.",
+        hint="v3.0 can be appended to",
+    )
+
+
+def merged_stats(total: Stats, more: Stats) -> Stats:
+    """Return the statistics of both: exact but for quantiles.
+
+    Quantiles of the whole do not follow from those of its parts; their average, weighted by count,
+    is LeRobot's rule. Features that only ``total`` has keep what they have; features that only
+    ``more`` has are left out, for of the episodes before nothing is known.
+    """
+    merged = combine_stats([total, more]) or {}
+    for key, kinds in merged.items():
+        counts = [float(np.asarray(part[key]["count"]).reshape(-1)[0]) for part in (total, more)]
+        for name, value in total[key].items():
+            if name not in kinds and name in more[key] and value.shape == more[key][name].shape:
+                kinds[name] = (value * counts[0] + more[key][name] * counts[1]) / sum(counts)
+    return {key: merged.get(key, kinds) for key, kinds in total.items()}
+
+
+@contextmanager
+def no_room_is_an_error(root: Path) -> Iterator[None]:
+    """Turn the errors of a full disk into one that says so, and what to do."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, DiskFullError) or not says_no_room(error):
+            raise
+        raise DiskFullError(
+            "There is no room on the disk for this, so nothing was written.",
+            hint="free some space on the disk of this dataset, then do it again",
+            dataset=root,
+        ) from error
+
+
+def says_no_room(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is that of a full disk; PyAV's are no ``OSError``."""
+    while error is not None:
+        if getattr(error, "errno", None) in _NO_ROOM:
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,312 @@
+"""Appending to LeRobot v3.0, an episode a commit.
+
+An episode comes with files of its own: a table, a video per camera, a row of metadata. They are
+put in place by ``storage/journal.py`` in this order: videos, table, metadata, tasks, statistics,
+``info.json``. lerobot, which knows nothing of commits, believes ``info.json`` about how much there
+is; so at every instant it reads all of the episodes that it is told of. What an append costs does
+not depend on how many episodes there are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from demoreel.errors import ArgumentError
+from demoreel.layouts.appending import EpisodeDraft, merged_stats, no_room_is_an_error
+from demoreel.layouts.v3.compact import Merger, read_stale
+from demoreel.layouts.v3.files import Run
+from demoreel.layouts.v3.meta_files import episode_row, write_tasks
+from demoreel.layouts.v3.resume import APPENDED, Book, read_book
+from demoreel.layouts.writing import Intake, NewEpisode, Values, write_json
+from demoreel.model import Info, Stats, stats_to_json
+from demoreel.storage.atomic import sync_path
+from demoreel.storage.journal import (
+    Transaction,
+    clear_staging,
+    is_pending,
+    roll_back,
+    roll_forward,
+    transaction,
+)
+from demoreel.storage.writer_lock import WriterLock
+
+VERSION = "v3.0"
+
+
+def check_info(info: Info) -> None:
+    """Refuse an ``info`` that no v3.0 dataset can have.
+
+    Raises:
+        ArgumentError: It is of another version, or a feature cannot be stored.
+    """
+    Intake(info, version=VERSION)
+
+
+class V3Appender:
+    """Appends to a v3.0 dataset; see ``layouts/appending.py`` for the contract.
+
+    Opening finishes what a dead writer had begun, and reads the metadata.
+
+    Args:
+        root: The dataset's folder.
+
+    Raises:
+        DatasetBusyError: Another process is appending to it.
+        MetadataError: Its metadata are broken, or such that no episode can follow.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock = WriterLock(root)
+        try:
+            sync_path(root)  # the hidden folder may be new
+            self._lock.sign()
+            roll_forward(root)
+            clear_staging(root)
+            self._book = read_book(root)
+            self._intake = _intake(self._book)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._turn = threading.RLock()
+        self._unusable = ""
+        self._merger = Merger(root, self._book, self._turn, self._commit, read_stale(root))
+
+    @property
+    def info(self) -> Info:
+        """What the dataset is, with its totals so far."""
+        return self._book.info
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that are committed."""
+        return self._intake.episodes
+
+    @property
+    def frames(self) -> int:
+        """Frames of them all."""
+        return self._intake.frames
+
+    @property
+    def tasks(self) -> Mapping[str, int]:
+        """Every task and its index."""
+        return self._intake.tasks
+
+    @property
+    def stats(self) -> Stats | None:
+        """Statistics of the whole dataset; None where it has none."""
+        return self._book.stats
+
+    def default_columns(
+        self, tasks: Sequence[str], *, timestamps: Values | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the columns (timestamp, index, ...) that the next ``append`` will add."""
+        return self._intake.default_columns(tasks, timestamps=timestamps)
+
+    def check(self, draft: EpisodeDraft) -> None:
+        """Raise what ``append`` would refuse the episode for. Changes nothing."""
+        self._checked(draft)
+
+    def append(self, draft: EpisodeDraft, *, total_stats: Stats | None = None) -> int:
+        """Commit an episode and return its index; see ``layouts/appending.py``.
+
+        Cost: writing the episode's rows, and about four disk flushes one after the other.
+        """
+        with self._turn:
+            self._refuse_pending()
+            episode = self._checked(draft)
+            stats = self._total(draft.stats, total_stats)
+            info = self._info_with(episode)
+            with no_room_is_an_error(self.root):
+                with transaction(self.root) as changes:
+                    runs = self._write(changes, episode, stats, info)
+                    changes.record()
+                self._put_in_place()
+            self._count_in(episode, stats, info, runs)
+            for path in draft.videos.values():
+                Path(path).unlink(missing_ok=True)
+            return episode.index
+
+    def replace_stats(self, stats: Stats) -> None:
+        """Commit other statistics of the whole dataset."""
+        with self._turn, no_room_is_an_error(self.root):
+            self._refuse_pending()
+            with transaction(self.root) as changes:
+                write_json(changes.new("meta/stats.json"), stats_to_json(stats))
+                self._commit(changes)
+            self._book.stats = stats
+
+    def compact(self, *, finish: bool = False) -> bool:
+        """Merge some small files; return whether there is more to do.
+
+        One step merges at most 64 files into one. Copying goes on beside ``append`` when this is
+        called in another thread; only the commit waits for its turn.
+
+        Raises:
+            DiskFullError: There is no room for the merged file; the dataset is as it was.
+        """
+        self._refuse_unusable()
+        with no_room_is_an_error(self.root):
+            return self._merger.step(finish=finish)
+
+    def close(self) -> None:
+        """Let go of the dataset, and leave nothing in it that is not the dataset's."""
+        if self._unusable == "closed":
+            return
+        with self._merger.alone, self._turn:
+            try:
+                roll_forward(self.root)
+                clear_staging(self.root)
+                self._merger.forget_stale()
+            finally:
+                self._unusable = "closed"
+                self._lock.release(remove=True)
+
+    def __enter__(self) -> V3Appender:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _refuse_unusable(self) -> None:
+        if self._unusable:
+            raise ArgumentError(
+                f"This appender is {self._unusable}.", hint="open another one", dataset=self.root
+            )
+
+    def _refuse_pending(self) -> None:
+        """Refuse to go on after a commit that was interrupted; a second record would replace it."""
+        self._refuse_unusable()
+        if is_pending(self.root):
+            self._unusable = "in the middle of a commit that was interrupted"
+            self._refuse_unusable()
+
+    def _checked(self, draft: EpisodeDraft) -> NewEpisode:
+        return self._intake.check(
+            draft.columns,
+            tasks=draft.tasks,
+            videos=draft.videos,
+            images=draft.images,
+            stats=draft.stats or None,
+        )
+
+    def _total(self, more: Stats, total: Stats | None) -> Stats | None:
+        """Return the dataset's statistics with one more episode, as far as there can be any."""
+        before = self._book.stats
+        if before is None and self.episodes:
+            return None  # of the episodes before nothing is known
+        if total is not None:
+            return total
+        return (merged_stats(before, more) if before is not None else more) or None
+
+    def _info_with(self, episode: NewEpisode) -> Info:
+        info, total = self._book.info, self.episodes + 1
+        splits = dict(info.splits)
+        if splits in ({}, {"train": f"0:{self.episodes}"}):
+            splits = {"train": f"0:{total}"}
+        return replace(
+            info,
+            total_episodes=total,
+            total_frames=self.frames + episode.length,
+            total_tasks=len({*self.tasks, *episode.tasks}),
+            splits=splits,
+        )
+
+    def _write(
+        self, changes: Transaction, episode: NewEpisode, stats: Stats | None, info: Info
+    ) -> list[Run]:
+        """Write all of the episode's files aside, in the order in which they are to appear."""
+        book = self._book
+        one = (episode.index, episode.index + 1)
+        runs = []
+        for key, files in book.videos.items():
+            video = episode.videos[key]
+            changes.take(video.path, files.name_of(files.upcoming))
+            runs.append(Run(*one, files.upcoming, video.size, video.signature))
+        path = changes.new(book.tables.name_of(book.tables.upcoming))
+        pq.write_table(episode.table, path, row_group_size=episode.length, compression="snappy")
+        runs.insert(0, Run(*one, book.tables.upcoming, path.stat().st_size))
+        path = changes.new(book.metadata.name_of(book.metadata.upcoming))
+        row = episode_row(self._row(episode), book.schema)
+        row = row.replace_schema_metadata({**(row.schema.metadata or {}), APPENDED: b"1"})
+        pq.write_table(row, path, compression="snappy")
+        runs.append(Run(*one, book.metadata.upcoming, path.stat().st_size))
+        fresh = [task for task in episode.tasks if task not in self.tasks]
+        if fresh:
+            numbers = {task: len(self.tasks) + place for place, task in enumerate(fresh)}
+            write_tasks(changes.new("meta/tasks.parquet"), {**self.tasks, **numbers})
+        if stats is not None:
+            write_json(changes.new("meta/stats.json"), stats_to_json(stats))
+        write_json(changes.new("meta/info.json"), info.to_json())
+        return runs
+
+    def _row(self, episode: NewEpisode) -> dict[str, Any]:
+        book = self._book
+        row: dict[str, Any] = {
+            "episode_index": episode.index,
+            "tasks": episode.tasks,
+            "length": episode.length,
+            **book.tables.columns(book.tables.upcoming),
+            "dataset_from_index": episode.start,
+            "dataset_to_index": episode.start + episode.length,
+        }
+        for files in book.videos.values():
+            row |= files.columns(files.upcoming)
+            row[f"{files.prefix}/from_timestamp"] = 0.0
+            row[f"{files.prefix}/to_timestamp"] = episode.length / book.info.fps
+        for key, kinds in (episode.stats or {}).items():
+            row |= {f"stats/{key}/{name}": np.asarray(value) for name, value in kinds.items()}
+        return row | book.metadata.columns(book.metadata.upcoming)
+
+    def _count_in(
+        self, episode: NewEpisode, stats: Stats | None, info: Info, runs: list[Run]
+    ) -> None:
+        book = self._book
+        for files, run in zip([*book.files, book.metadata], runs, strict=True):
+            files.add(run)
+        if book.schema is None:
+            path = self.root / book.metadata.name_of(runs[-1].place)
+            book.schema = pq.read_schema(path)
+        book.lengths.append(episode.length)
+        book.info, book.stats = info, stats
+        self._intake.accept(episode)
+        book.tasks = self._intake.tasks
+
+    def _commit(self, changes: Transaction) -> None:
+        """Commit changes that add no episode; ``info.json`` is renewed so that readers notice."""
+        self._refuse_pending()
+        write_json(changes.new("meta/info.json"), self._book.info.to_json())
+        changes.record()
+        self._put_in_place()
+
+    def _put_in_place(self) -> None:
+        try:
+            roll_forward(self.root)
+        except BaseException:
+            # Say nothing that is not true: either the commit is undone, or this object, which
+            # does not know of it, must not go on. Whoever opens the dataset next finishes it.
+            self._unusable = "in the middle of a commit that failed"
+            if roll_back(self.root):
+                self._unusable = ""
+            raise
+
+
+def _intake(book: Book) -> Intake:
+    intake = Intake(book.info, version=VERSION)
+    intake.episodes = len(book.lengths)
+    intake.frames = sum(book.lengths)
+    intake.tasks = dict(book.tasks)
+    return intake

@@ -1,0 +1,140 @@
+"""One writer at a time: a lock on a file in the dataset's hidden folder.
+
+The lock is the kernel's (``flock``), so it ends with its process however that ends. Readers take
+none, except for the moment in which they finish what a dead writer had begun.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+
+from demoreel.errors import DatasetBusyError
+
+HIDDEN = ".demoreel"
+"""The folder inside a dataset that belongs to its writer; nobody else looks at it."""
+
+_NAME = "lock"
+_PAUSE = 0.005
+_held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+
+
+class WriterLock:
+    """The right to change a dataset; use it as a context manager, or call ``release``.
+
+    Args:
+        root: The dataset's folder, which must exist.
+        patience_s: How long to wait for another holder. Readers hold the lock for moments only.
+
+    Raises:
+        DatasetBusyError: Another process, or another object in this one, holds it.
+        OSError: The folder is not writable.
+    """
+
+    def __init__(self, root: Path, *, patience_s: float = 0.5) -> None:
+        self.root = root
+        self._path = root / HIDDEN / _NAME
+        self._handle: int | None = None
+        until = time.monotonic() + patience_s
+        while self._handle is None:
+            self._handle = self._try()
+            if self._handle is None:
+                if time.monotonic() >= until:
+                    raise self._busy()
+                time.sleep(_PAUSE)
+        _held.add(self)
+
+    def _try(self) -> int | None:
+        handle = self._opened()
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Its last holder may have removed the file while this one waited for it.
+            if os.path.samestat(os.fstat(handle), os.stat(self._path)):
+                return handle
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+        return None
+
+    def _opened(self) -> int:
+        while True:
+            try:
+                return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except FileNotFoundError:
+                self._path.parent.mkdir(exist_ok=True)
+            except OSError:  # a disk that is read-only can still tell whether someone writes
+                return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def sign(self) -> None:
+        """Write down who holds the lock, for the error that the next one gets."""
+        assert self._handle is not None
+        text = f"process {os.getpid()} on {socket.gethostname()}".encode()
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, text, 0)
+
+    def _busy(self) -> DatasetBusyError:
+        try:
+            holder = self._path.read_text() or "another process"
+        except OSError:
+            holder = "another process"
+        return DatasetBusyError(
+            f"The dataset is being written by {holder}.",
+            hint="finish that recording, or wait for it; reading goes on meanwhile",
+            dataset=self.root,
+        )
+
+    def release(self, *, remove: bool = False) -> None:
+        """Let go; with ``remove``, take the lock file and its folder away if nothing else is in it.
+
+        May be called twice.
+        """
+        if self._handle is None:
+            return
+        handle, self._handle = self._handle, None
+        try:
+            if remove and set(os.listdir(self._path.parent)) <= {_NAME}:
+                self._path.unlink()
+                self._path.parent.rmdir()
+        except OSError:
+            pass  # somebody came in; an empty folder does no harm
+        finally:
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a child that forks just now has the handle too
+            os.close(handle)
+
+    def _forget(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> WriterLock:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.release()
+
+
+def _leave_to_the_parent() -> None:
+    # A child that kept the handle would keep the lock when its parent is killed.
+    for lock in list(_held):
+        lock._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -1,0 +1,283 @@
+"""Commits of many files: whole or absent, whatever stops them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+
+import pytest
+
+from demoreel.errors import DatasetBusyError, MetadataError
+from demoreel.storage import journal
+from demoreel.storage.journal import clear_staging, is_pending, roll_back, roll_forward, transaction
+from demoreel.storage.settled import settled
+from demoreel.storage.writer_lock import WriterLock
+from demoreel.testing.power_cut import watch
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "dataset"
+    (folder / "meta").mkdir(parents=True)
+    (folder / "meta" / "info.json").write_text("old")
+    (folder / "meta" / "gone").write_text("goes")
+    return folder
+
+
+def change(root, *, record=True):
+    with transaction(root) as changes:
+        changes.new("data/chunk-000/a").write_text("new")
+        changes.delete("meta/gone")
+        changes.new("meta/info.json").write_text("fresh")
+        if record:
+            changes.record()
+    return changes
+
+
+def state(root):
+    found = {
+        path.relative_to(root).as_posix(): path.read_text()
+        for path in root.rglob("*")
+        if path.is_file() and ".demoreel" not in path.parts
+    }
+    return "old" if found == OLD else "new" if found == NEW else found
+
+
+OLD = {"meta/info.json": "old", "meta/gone": "goes"}
+NEW = {"meta/info.json": "fresh", "data/chunk-000/a": "new"}
+
+
+def test_a_commit_happens_wholly_or_not_at_all(root):
+    with WriterLock(root):
+        change(root, record=False)
+        assert state(root) == "old"
+        assert not any((root / ".demoreel").glob("staging-*"))
+        change(root)
+        assert is_pending(root)
+        assert state(root) == "old"
+        assert roll_forward(root)
+        assert state(root) == "new"
+        assert not is_pending(root)
+        assert not roll_forward(root)
+
+
+@pytest.mark.parametrize("taken", range(3))
+def test_steps_that_were_taken_are_passed_over(root, taken):
+    with WriterLock(root):
+        changes = change(root)
+        steps = [
+            lambda: (
+                (root / "data/chunk-000/a").write_bytes((changes.folder / "0000").read_bytes())
+                and (changes.folder / "0000").unlink()
+            ),
+            lambda: (root / "meta/gone").unlink(),
+            lambda: os.replace(changes.folder / "0002.json", root / "meta/info.json"),
+        ]
+        for step in steps[: taken + 1]:
+            step()
+        assert roll_forward(root)
+        assert state(root) == "new"
+
+
+def test_every_state_that_a_power_cut_may_leave_is_old_or_new(root, tmp_path):
+    lock = WriterLock(root)
+    with watch(root) as cuts:
+        change(root)
+        roll_forward(root)
+        last = cuts.last
+    lock.release()
+    found = []
+    for number, left in enumerate([*cuts.states, last]):
+        folder = cuts.build(left, tmp_path / str(number))
+        found.append(settled(folder, lambda folder=folder: state(folder)))
+    assert set(found) == {"old", "new"}
+    assert found[-1] == "new"
+
+
+def test_contents_come_before_the_record_and_the_record_before_the_steps(root):
+    with WriterLock(root), watch(root) as cuts:
+        change(root)
+        roll_forward(root)
+    names = [event.split()[0] for event in cuts.events]
+    commit = names.index("rename")
+    # Two files and their folder, then the record itself; its folder after the rename.
+    assert names[:commit].count("fsync") == 4
+    assert names[commit + 1] == "fsync"
+    assert not {"replace", "unlink"} & set(names[:commit])
+    removal = next(n for n, e in enumerate(cuts.events) if "unlink" in e and "journal.json" in e)
+    last_step = max(n for n, name in enumerate(names[:removal]) if name in ("replace", "unlink"))
+    folders = {root, root / "meta", root / "data", root / "data/chunk-000"}
+    assert names[last_step:removal].count("fsync") >= len(folders)
+
+
+def test_a_commit_that_does_not_fit_is_undone(root):
+    with WriterLock(root):
+        with transaction(root) as changes:
+            changes.new("data/chunk-000/a").write_text("new")
+            changes.new("meta/info.json").write_text("fresh")
+            changes.record()
+        os.replace(changes.folder / "0000", root / "data/chunk-000/a")
+        assert roll_back(root)
+        assert state(root) == "old"
+        assert not is_pending(root)
+
+
+def test_what_was_replaced_cannot_be_undone(root):
+    with WriterLock(root):
+        changes = change(root)
+        os.replace(changes.folder / "0002.json", root / "meta/info.json")
+        assert not roll_back(root)
+        assert roll_forward(root)
+        assert state(root) == "new"
+
+
+def test_a_file_that_the_disk_lost_is_an_error(root):
+    with WriterLock(root):
+        changes = change(root)
+        (changes.folder / "0000").write_text("else")
+        with pytest.raises(MetadataError, match="not as it was written"):
+            roll_forward(root)
+        assert state(root) == "old"
+
+
+@pytest.mark.parametrize("final", ["/etc/passwd", "../outside", "data/../../outside", ""])
+def test_a_strangers_record_stays_inside_the_dataset(root, final):
+    (root / ".demoreel").mkdir()
+    content = json.dumps({"staging": "staging-0123456789ab", "steps": [[final, None, 0, 0, False]]})
+    record = {"format": 1, "check": zlib.crc32(content.encode()), "content": content}
+    (root / ".demoreel" / "journal.json").write_text(json.dumps(record))
+    (root.parent / "outside").write_text("precious")
+    with pytest.raises(MetadataError, match="cannot be used"):
+        settled(root, lambda: None)
+    assert (root.parent / "outside").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1, "check": 0, "content": "{}"}'])
+def test_a_damaged_record_is_an_error(root, text):
+    (root / ".demoreel").mkdir()
+    (root / ".demoreel" / "journal.json").write_text(text)
+    with pytest.raises(MetadataError, match="cannot be used"):
+        settled(root, lambda: None)
+
+
+def test_readers_finish_what_a_dead_writer_began(root):
+    with WriterLock(root):
+        change(root)
+    assert settled(root, lambda: state(root)) == "new"
+
+
+def test_readers_wait_for_a_living_writer(root):
+    with WriterLock(root):
+        change(root)
+        with pytest.raises(DatasetBusyError, match="stands still"):
+            settled(root, lambda: state(root), patience_s=0.05)
+        assert state(root) == "old"
+    assert settled(root, lambda: state(root)) == "new"
+
+
+def test_a_commit_in_the_middle_of_reading_is_noticed(root):
+    (root / ".demoreel").mkdir()
+    seen = []
+
+    def read():
+        seen.append((root / "meta" / "info.json").read_text())
+        if len(seen) == 1:
+            with WriterLock(root):
+                change(root)
+                roll_forward(root)
+            raise FileNotFoundError("half of it was gone")
+        return seen[-1]
+
+    assert settled(root, read) == "fresh"
+    assert seen == ["old", "fresh"]
+
+
+def test_errors_in_reading_are_those_of_the_dataset(root):
+    with pytest.raises(KeyError):
+        settled(root, lambda: {}["missing"])
+
+
+def test_one_writer_at_a_time(root):
+    with WriterLock(root) as lock:
+        lock.sign()
+        with pytest.raises(DatasetBusyError, match=f"process {os.getpid()} on "):
+            WriterLock(root, patience_s=0)
+    with WriterLock(root):
+        pass
+
+
+def test_a_lock_ends_with_its_process(root):
+    code = (
+        "import sys, pathlib; from demoreel.storage.writer_lock import WriterLock;"
+        "lock = WriterLock(pathlib.Path(sys.argv[1])); print('held', flush=True); input()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(root)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"held\n"
+    with pytest.raises(DatasetBusyError):
+        WriterLock(root, patience_s=0)
+    process.kill()
+    process.wait()
+    WriterLock(root).release()
+
+
+def test_a_forked_child_does_not_keep_the_lock(root):
+    lock = WriterLock(root)
+    handle = lock._handle
+    child = os.fork()
+    if child == 0:
+        try:
+            os.fstat(handle)
+        except OSError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with pytest.raises(DatasetBusyError):
+        WriterLock(root, patience_s=0)
+    lock.release()
+    WriterLock(root, patience_s=0).release()
+
+
+def test_the_last_one_takes_the_folder_away(root):
+    lock = WriterLock(root)
+    (root / ".demoreel" / "other").write_text("somebody's")
+    lock.release(remove=True)
+    assert (root / ".demoreel" / "other").exists()
+    (root / ".demoreel" / "other").unlink()
+    WriterLock(root).release(remove=True)
+    assert not (root / ".demoreel").exists()
+
+
+def test_staging_that_was_never_recorded_is_cleared(root):
+    with WriterLock(root):
+        (root / ".demoreel" / "staging-0123456789ab").mkdir()
+        (root / ".demoreel" / "staging-of-someone-else").mkdir()
+        clear_staging(root)
+    left = {path.name for path in (root / ".demoreel").glob("staging-*")}
+    assert left == {"staging-of-someone-else"}
+
+
+def test_files_are_taken_without_copying_where_the_disk_can(root, tmp_path):
+    source = tmp_path / "video.mp4"
+    source.write_bytes(b"packets")
+    with WriterLock(root):
+        with transaction(root) as changes:
+            changes.take(source, "videos/a.mp4")
+            changes.record()
+        roll_forward(root)
+    assert (root / "videos" / "a.mp4").samefile(source)
+
+
+def test_large_files_are_checked_at_both_ends(tmp_path):
+    path = tmp_path / "large"
+    path.write_bytes(bytes(300_000))
+    before = journal._check_sum(path)
+    for place in (0, 299_999):
+        changed = bytearray(300_000)
+        changed[place] = 1
+        path.write_bytes(changed)
+        assert journal._check_sum(path) != before
