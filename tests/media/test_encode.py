@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demoreel.errors import ArgumentError, VideoError
-from demoreel.media.encode import LOSSLESS_DEPTH, VideoEncoder, VideoSettings
+from demoreel.media.decode import Decoder, Stretch
+from demoreel.media.encode import (
+    LOSSLESS_DEPTH,
+    LOSSLESS_DEPTH_16,
+    VideoEncoder,
+    VideoSettings,
+)
 from demoreel.media.settings import encoder_options, exact_rate
+from demoreel.media.video import open_video
 from demoreel.testing.stamp import read_stamp, stamp
 
 CODECS = ["av1", "h264", "hevc", "vp9", "mpeg4"]
@@ -313,3 +320,72 @@ def test_feature_info_has_lerobots_fields(fixtures):
     theirs = info["features"]["observation.images.front"]["info"]
     ours = VideoSettings(preset=12).feature_info(fps=10, height=96, width=128)
     assert ours == theirs
+
+
+class Log(list):
+    """Packets that outlive an encoder, as a list."""
+
+    header = None
+
+    def begin(self, header):
+        assert self.header in (None, header)
+        self.header = header
+
+    def replay(self):
+        return iter(tuple(self))
+
+    def append(self, frame, keyframe, data):
+        super().append((frame, keyframe, data))
+
+
+@pytest.mark.parametrize("codec", [*CODECS, "b-frames"])
+def test_an_encoder_goes_on_where_another_was_stopped(tmp_path, codec):
+    chosen = (
+        VideoSettings(codec=codec)
+        if codec in CODECS
+        else VideoSettings(codec="hevc", gop=5, b_frames=2)
+    )
+    log = Log()
+    for life, stop in enumerate([5, 5, 17, 30, 40]):
+        path = tmp_path / f"{life}.mp4"
+        encoder = VideoEncoder(path, fps=30, width=64, height=64, settings=chosen, log=log)
+        while encoder.frames < stop:
+            encoder.add(stamped(encoder.frames))
+        if stop < 40:
+            assert encoder.whole <= stop
+            del log[encoder.whole :]
+            encoder.abort()
+    assert encoder.close() == encoder.whole == 40
+    numbers, times = shown(path)
+    assert numbers == list(range(40))
+    assert times == [Fraction(frame, 30) for frame in range(40)]
+
+
+def test_crf_is_translated_for_each_hardware_encoder():
+    def options(encoder, codec, crf):
+        return encoder_options(VideoSettings(codec=codec, encoder=encoder, crf=crf), threads=1)
+
+    assert options("h264_videotoolbox", "h264", 30)["global_quality"] == str(40 * 118)
+    assert options("hevc_videotoolbox", "hevc", 51)["global_quality"] == str(1 * 118)
+    for encoder, codec in (("h264_nvenc", "h264"), ("hevc_nvenc", "hevc")):
+        assert options(encoder, codec, 23) | {"rc": "constqp", "qp": "23"} == options(
+            encoder, codec, 23
+        )
+    assert options("h264_vaapi", "h264", 23)["qp"] == "23"
+    assert options("h264_qsv", "h264", 23)["global_quality"] == "23"
+    with pytest.raises(ArgumentError, match="does not make"):
+        VideoSettings(codec="hevc", encoder="h264_nvenc")
+
+
+def test_sixteen_bits_of_depth_come_back_as_they_were(tmp_path):
+    depth = np.random.default_rng(0).integers(0, 65536, (6, 48, 64)).astype(np.uint16)
+    path = tmp_path / "depth.mp4"
+    with VideoEncoder(path, fps=30, width=64, height=48, settings=LOSSLESS_DEPTH_16) as encoder:
+        for picture in depth:
+            encoder.add(picture)
+    with av.open(str(path)) as container:
+        assert np.array_equal([f.to_ndarray() for f in container.decode(video=0)], depth)
+    video = open_video(path)
+    wanted = Stretch(video.index, video.file, video.name, (1, 4))
+    read = {number: frame.to_ndarray() for number, frame in Decoder().frames(wanted)}
+    assert np.array_equal([read[1], read[4]], depth[[1, 4]])

@@ -8,10 +8,11 @@ an exact grid (frame ``i`` at ``i / fps``), and refuses to finish a file where t
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import Protocol, cast
 
 import av
 import numpy as np
@@ -22,16 +23,41 @@ from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
 from demoreel.errors import ArgumentError, VideoError
+from demoreel.media.colour import ONE_THREAD
+from demoreel.media.priority import same_priority
 from demoreel.media.settings import (
-    ENCODERS,
     LOSSLESS_DEPTH,
+    LOSSLESS_DEPTH_16,
     Codec,
     VideoSettings,
     encoder_options,
     exact_rate,
 )
 
-__all__ = ["LOSSLESS_DEPTH", "Codec", "VideoEncoder", "VideoSettings"]
+__all__ = [
+    "LOSSLESS_DEPTH",
+    "LOSSLESS_DEPTH_16",
+    "Codec",
+    "PacketLog",
+    "VideoEncoder",
+    "VideoSettings",
+]
+
+
+class PacketLog(Protocol):
+    """Where an encoder notes its packets, so that another can go on where it was stopped."""
+
+    def begin(self, header: bytes) -> None:
+        """Note the codec's header; raise VideoError if the noted packets have another."""
+
+    def replay(self) -> Iterator[tuple[int, bool, bytes]]:
+        """Yield the packets that are noted: frame, whether it is a keyframe, bytes."""
+
+    def append(self, frame: int, keyframe: bool, data: bytes) -> None:
+        """Note one more packet; it must outlive this process."""
+
+
+_SEMIPLANAR = ("h264_qsv", "h264_vaapi")
 
 
 class VideoEncoder:
@@ -39,6 +65,11 @@ class VideoEncoder:
 
     Memory is bounded by what the codec itself looks ahead (a few dozen pictures for AV1).
     Encoding releases the GIL. Not safe to share between threads; use one per camera.
+
+    Attributes:
+        frames: Pictures that went in.
+        whole: How many frames, counted from the first, are all in the packets that came out: what a
+            decoder would show if encoding stopped now.
 
     Use it as a context manager: leaving the block closes the file, leaving it by an exception
     removes the file.
@@ -53,6 +84,7 @@ class VideoEncoder:
         height: int,
         settings: VideoSettings | None = None,
         threads: int | None = None,
+        log: PacketLog | None = None,
     ) -> None:
         """Open ``path`` for writing; an existing file is replaced.
 
@@ -64,6 +96,8 @@ class VideoEncoder:
             settings: Codec and quality; ``VideoSettings()`` when None.
             threads: Most threads this encoder may use; None is one for small pictures and up to
                 four for large ones.
+            log: Where packets are noted before they are written. What it holds already comes first
+                in the video, and ``frames`` counts it; the next picture begins a new GOP.
 
         Raises:
             VideoError: The codec cannot store this size or pixel format, or is not in this build
@@ -74,7 +108,10 @@ class VideoEncoder:
         self.width = width
         self.height = height
         self.frames = 0
+        self.whole = 0
         self._packets = 0
+        self._last_shown = -1
+        self._log = log
         # How long decoding runs ahead of showing: none of these encoders stacks B-frames deeper.
         self._delay = min(self.settings.b_frames, 2)
         self._rate = exact_rate(fps)
@@ -87,6 +124,7 @@ class VideoEncoder:
             self._container = av.open(str(self.path), "w", format="mp4")
             self._stream = self._open_stream(threads or _threads_for(width * height))
             self._container.start_encoding()  # opens the file: a bad path is known now
+            self._replay()
         except (FFmpegError, OSError, ValueError) as error:
             self.abort()
             raise VideoError(
@@ -95,6 +133,9 @@ class VideoEncoder:
                 hint="try another codec or pix_fmt",
                 file=self.path,
             ) from error
+        except BaseException:
+            self.abort()
+            raise
 
     def add(self, picture: np.ndarray) -> None:
         """Encode the next picture; the array may be reused as soon as this returns.
@@ -177,17 +218,18 @@ class VideoEncoder:
         stream = cast(
             VideoStream,
             self._container.add_stream(
-                ENCODERS[settings.codec],
+                settings.encoder_name,
                 rate=self._rate,
                 options=encoder_options(settings, threads=threads),
             ),
         )
-        stream.width, stream.height, stream.pix_fmt = self.width, self.height, settings.pix_fmt
+        stream.width, stream.height, stream.pix_fmt = self.width, self.height, self._input_format
         stream.codec_context.time_base = 1 / self._rate
         stream.codec_context.gop_size = settings.gop
         stream.codec_context.max_b_frames = settings.b_frames
         stream.codec_context.thread_count = threads
-        stream.codec_context.open()
+        with same_priority():
+            stream.codec_context.open()
         return stream
 
     def _let_go(self) -> OutputContainer:
@@ -212,22 +254,51 @@ class VideoEncoder:
         if self._gray:
             return av.VideoFrame.from_ndarray(picture, format=self.settings.pix_fmt)
         frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
-        return self._reformatter.reformat(frame, format=self.settings.pix_fmt, threads=1)
+        return self._reformatter.reformat(frame, format=self._input_format, **ONE_THREAD)
+
+    @property
+    def _input_format(self) -> str:
+        # Intel's encoder takes the same samples in another order only.
+        semiplanar = self.settings.encoder in _SEMIPLANAR and self.settings.pix_fmt == "yuv420p"
+        return "nv12" if semiplanar else self.settings.pix_fmt
 
     def _write(self, frame: av.VideoFrame | None) -> None:
         if self._container is None or self._stream is None:
             raise VideoError("This encoder is already closed.", file=self.path)
         try:
             for packet in self._stream.encode(frame):
-                # x265 makes decoding times up for one- and two-frame videos, so the clock is ours.
-                packet.dts = self._packets - self._delay
-                self._container.mux(packet)
-                self._packets += 1
+                if self._log is not None:
+                    self._log.append(int(packet.pts or 0), packet.is_keyframe, bytes(packet))
+                self._mux(packet)
         except (FFmpegError, OSError) as error:
             self.abort()
             raise VideoError(
                 f"Encoding frame {self.frames} failed: {error}.", file=self.path
             ) from error
+
+    def _mux(self, packet: av.Packet[VideoStream]) -> None:
+        assert self._container is not None
+        # x265 makes decoding times up for one- and two-frame videos, so the clock is ours.
+        packet.dts = self._packets - self._delay
+        self._last_shown = max(self._last_shown, int(packet.pts or 0))
+        self._container.mux(packet)
+        self._packets += 1
+        if self._last_shown + 1 == self._packets:
+            self.whole = self._packets
+
+    def _replay(self) -> None:
+        """Write the packets of an encoder that was stopped."""
+        if self._log is None:
+            return
+        assert self._stream is not None
+        self._log.begin(self._stream.codec_context.extradata or b"")
+        for frame, keyframe, data in self._log.replay():
+            packet = cast("av.Packet[VideoStream]", av.Packet(data))
+            packet.stream = self._stream
+            packet.time_base = 1 / self._rate
+            packet.pts, packet.duration, packet.is_keyframe = frame, 1, keyframe
+            self._mux(packet)
+        self.frames = self._packets
 
 
 def _threads_for(pixels: int) -> int:

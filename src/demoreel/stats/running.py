@@ -69,7 +69,7 @@ class Numbers:
 class Pictures:
     """Statistics of a camera's pictures, by channel, from exact counts of every level.
 
-    Adding a 480x640 picture costs 3 ms. Results have the shape (channels, 1, 1); pictures of
+    Adding a 480x640 picture costs 0.6 ms. Results have the shape (channels, 1, 1); pictures of
     bytes are scaled to 0..1 and depth stays in its unit, as LeRobot keeps them.
     """
 
@@ -87,9 +87,25 @@ class Pictures:
         if picture.dtype not in (np.uint8, np.uint16):
             raise ArgumentError(f"Pictures are uint8 or uint16, not {picture.dtype}.")
         levels = _BYTE_LEVELS if picture.dtype == np.uint8 else _DEPTH_LEVELS
-        planes = picture[..., None] if picture.ndim == 2 else picture
-        counted = [np.bincount(p.reshape(-1), minlength=levels) for p in np.moveaxis(planes, -1, 0)]
-        self._take(np.array(counted), 1, 255.0 if levels == _BYTE_LEVELS else 1.0)
+        self._take(_counted(picture, levels), 1, _scale(levels))
+
+    @classmethod
+    def counted(cls, histogram: np.ndarray, count: int) -> Pictures:
+        """Return the statistics of ``count`` pictures whose ``histogram()`` this is."""
+        pictures = cls()
+        if count:
+            pictures._take(np.asarray(histogram, np.int64), count, _scale(histogram.shape[1]))
+        return pictures
+
+    def histogram(self) -> np.ndarray:
+        """Return how many pixels have each level: channels x levels, a copy.
+
+        Raises:
+            ArgumentError: There were no pictures.
+        """
+        if self._histogram is None:
+            raise ArgumentError("There are no statistics of no pictures.")
+        return self._histogram.copy()
 
     def merge(self, other: Pictures) -> None:
         """Take all that ``other`` has taken."""
@@ -193,6 +209,23 @@ def _combined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray
     )
     found["count"] = np.sum([np.asarray(part["count"]) for part in parts], axis=0)
     return found
+
+
+def _scale(levels: int) -> float:
+    return 255.0 if levels == _BYTE_LEVELS else 1.0
+
+
+def _counted(picture: np.ndarray, levels: int) -> np.ndarray:
+    """Return how many pixels of each channel have each level."""
+    if picture.ndim == 3 and picture.shape[2] == 3 and levels == _BYTE_LEVELS and picture.size:
+        # Pillow counts without widening every byte to eight: half the time of bincount.
+        from PIL import Image
+
+        return np.array(Image.fromarray(picture).histogram(), np.int64).reshape(3, levels)
+    planes = picture[..., None] if picture.ndim == 2 else picture
+    return np.array(
+        [np.bincount(plane.reshape(-1), minlength=levels) for plane in np.moveaxis(planes, -1, 0)]
+    )
 
 
 def _of_histogram(counts: np.ndarray, scale: float) -> dict[str, float]:

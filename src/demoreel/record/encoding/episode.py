@@ -1,0 +1,122 @@
+"""One camera's episode on its way into a file, which another encoder can take up at any frame."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from demoreel.media.encode import VideoEncoder
+from demoreel.record.encoding.files import packets_path, video_path
+from demoreel.record.encoding.packet_file import PacketFile
+from demoreel.record.encoding.plan import CameraPlan
+from demoreel.record.encoding.shared import Progress
+from demoreel.stats.running import Pictures
+
+
+class ProgressNote(Protocol):
+    """Where it is noted how far encoding is: shared memory, or a manifest's words."""
+
+    def progress(self) -> Progress:
+        """Return how far encoding was."""
+
+    def advance(self, episode: int, frames: int, stats: Pictures) -> None:
+        """Note how far it is."""
+
+
+class EpisodeEncoder:
+    """Encodes an episode from the first frame that is not safe yet.
+
+    Every picture is counted for the statistics when its packet is noted, and progress is noted
+    with both, so that no frame is counted twice or left out whatever happens in between.
+
+    Args:
+        plan: The camera.
+        fps: Frames per second.
+        base: Path of the episode's files, less their endings; the folder must exist.
+        episode: The episode's number.
+        note: How far it is.
+        threads: Most threads the codec may use.
+    """
+
+    def __init__(
+        self,
+        plan: CameraPlan,
+        *,
+        fps: float,
+        base: Path,
+        episode: int,
+        note: ProgressNote,
+        threads: int,
+    ) -> None:
+        self._note = note
+        self._episode = episode
+        before = note.progress()
+        if before.episode == episode:
+            self._safe, self._stats = before.frames, before.stats
+        else:
+            self._safe, self._stats = 0, Pictures()
+            note.advance(episode, 0, self._stats)
+        self._waiting: deque[np.ndarray] = deque()
+        self._log = PacketFile(packets_path(base), keep=self._safe)
+        try:
+            self._video = VideoEncoder(
+                video_path(base),
+                fps=fps,
+                width=plan.width,
+                height=plan.height,
+                settings=plan.settings,
+                threads=threads,
+                log=self._log,
+            )
+        except BaseException:
+            self._log.close()
+            raise
+
+    @property
+    def next_frame(self) -> int:
+        """The frame that ``add`` takes next."""
+        return self._video.frames
+
+    @property
+    def safe_frames(self) -> int:
+        """How many frames have their packets in the file."""
+        return self._safe
+
+    def add(self, picture: np.ndarray) -> None:
+        """Encode the next frame; the picture must stay as it is until it is safe.
+
+        Raises:
+            VideoError: The encoder or the disk failed; call ``abort``.
+            OSError: The packet could not be noted; call ``abort``.
+        """
+        self._waiting.append(picture)
+        self._video.add(picture)
+        self._note_progress()
+
+    def finish(self) -> tuple[int, Pictures]:
+        """Finish the video; return its frames and the counts of its pictures.
+
+        Raises:
+            VideoError: It could not be finished; call ``abort``.
+            OSError: A packet could not be noted; call ``abort``.
+        """
+        frames = self._video.close()
+        self._note_progress()
+        self._log.close()
+        return frames, self._stats
+
+    def abort(self) -> None:
+        """Stop. What is safe stays so."""
+        self._video.abort()
+        self._log.close()
+
+    def _note_progress(self) -> None:
+        if self._video.whole == self._safe:
+            return
+        while self._safe < self._video.whole:
+            self._stats.add(self._waiting.popleft())
+            self._safe += 1
+        self._note.advance(self._episode, self._safe, self._stats)

@@ -1,0 +1,94 @@
+"""What is to be encoded, what came of it, and what is still waiting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from demoreel.errors import ArgumentError
+from demoreel.media.settings import VideoSettings
+from demoreel.stats.running import Pictures
+
+
+@dataclass(frozen=True, slots=True)
+class CameraPlan:
+    """One camera, and how its pictures are encoded.
+
+    Attributes:
+        key: The camera's key in the dataset.
+        height: Picture height in pixels.
+        width: Picture width in pixels.
+        kind: ``rgb`` pictures are height x width x 3 of uint8, ``depth`` ones height x width of
+            uint16: codes for a 12-bit video, or depths for a 16-bit one.
+        settings: Codec and quality.
+    """
+
+    key: str
+    height: int
+    width: int
+    kind: Literal["rgb", "depth"]
+    settings: VideoSettings
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a picture."""
+        return (self.height, self.width, 3) if self.kind == "rgb" else (self.height, self.width)
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The type of a picture's values."""
+        return np.dtype(np.uint8 if self.kind == "rgb" else np.uint16)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a picture."""
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    @property
+    def levels(self) -> tuple[int, int]:
+        """The shape of the picture's histogram: channels, levels."""
+        return (3, 256) if self.kind == "rgb" else (1, 65536)
+
+    def check(self, picture: np.ndarray) -> None:
+        """Raise ArgumentError unless ``picture`` is one of this camera's."""
+        if picture.shape != self.shape or picture.dtype != self.dtype:
+            raise ArgumentError(
+                f"A picture of shape {self.shape} and type {self.dtype} was expected, "
+                f"not {picture.shape} {picture.dtype}.",
+                camera=self.key,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedVideo:
+    """One camera's video of one episode.
+
+    Attributes:
+        path: The mp4 file, complete but not forced to disk; the caller moves it away.
+        frames: How many frames it has: exactly as many as pictures were put.
+        stats: Statistics of every picture that was put, as exact counts that merge.
+    """
+
+    path: Path
+    frames: int
+    stats: Pictures
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What was put and is not encoded yet, over all cameras.
+
+    Attributes:
+        frames_in_memory: Pictures that wait in shared memory.
+        frames_on_disk: Pictures that wait on disk.
+        bytes_on_disk: What they take there.
+        seconds_behind: How much of a recording the slowest camera has yet to encode.
+    """
+
+    frames_in_memory: int = 0
+    frames_on_disk: int = 0
+    bytes_on_disk: int = 0
+    seconds_behind: float = 0.0

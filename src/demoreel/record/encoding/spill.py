@@ -1,0 +1,133 @@
+"""Pictures that wait on disk, written by a thread so that nobody else waits for the disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+_SYNC_EVERY = 64 << 20
+
+
+def bytes_of(picture: np.ndarray) -> memoryview:
+    """Return the bytes of a picture whose values lie in a row, to read or to fill."""
+    return picture.reshape(-1).view(np.uint8).data
+
+
+def read_spilled(path: Path, place: int, picture: np.ndarray) -> None:
+    """Fill ``picture`` with the one at a place of a spill file.
+
+    Raises:
+        OSError: The file is not there, or has no such place.
+    """
+    with open(path, "rb", buffering=0) as file:
+        file.seek(place * picture.nbytes)
+        if file.readinto(bytes_of(picture)) != picture.nbytes:
+            raise OSError(errno.EIO, "a picture that waited on disk is cut short", str(path))
+
+
+class SpillFile:
+    """A file of places for pictures; places that are given back are used again.
+
+    It is made when the first picture is written. One thread writes; others may give places back.
+
+    Args:
+        path: The file.
+        nbytes: Bytes of a picture.
+    """
+
+    def __init__(self, path: Path, nbytes: int) -> None:
+        self.path = path
+        self._nbytes = nbytes
+        self._handle: int | None = None
+        self._free: list[int] = []
+        self._places = 0
+        self._unsynced = 0
+
+    def write(self, picture: np.ndarray) -> int:
+        """Write a picture and return its place.
+
+        Now and then this forces the file to disk, so that little is left when it must be safe.
+
+        Raises:
+            OSError: The disk is full or fails; no place is taken.
+        """
+        handle = self._open()
+        place = self._free.pop() if self._free else self._places
+        data = bytes_of(np.ascontiguousarray(picture))
+        at = place * self._nbytes
+        try:
+            while data:
+                written = os.pwrite(handle, data, at)
+                if not written:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+                data, at = data[written:], at + written
+        except OSError:
+            if place < self._places:
+                self._free.append(place)
+            raise
+        self._places = max(self._places, place + 1)
+        self._unsynced += self._nbytes
+        if self._unsynced >= _SYNC_EVERY:
+            self.sync()
+        return place
+
+    def give_back(self, place: int) -> None:
+        """Let another picture have the place."""
+        self._free.append(place)
+
+    def sync(self) -> None:
+        """Force what was written to disk.
+
+        Raises:
+            OSError: The disk fails.
+        """
+        if self._handle is not None:
+            os.fsync(self._handle)
+            self._unsynced = 0
+
+    def close(self) -> None:
+        """Close the file, which stays."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def _open(self) -> int:
+        if self._handle is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return self._handle
+
+
+class DiskThread:
+    """A thread that does what waits for the disk, in order. It ends with ``close``."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="demoreel-spill", daemon=True)
+        self._thread.start()
+
+    def do(self, job: Callable[[], None]) -> None:
+        """Have ``job`` done after those before it; it must not raise. Returns at once."""
+        self._jobs.put(job)
+
+    def finish(self) -> None:
+        """Wait until all jobs so far are done."""
+        done = threading.Event()
+        self._jobs.put(done.set)
+        done.wait()
+
+    def close(self) -> None:
+        """End the thread when all jobs so far are done."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # holds the picture's camera; not to be kept while waiting

@@ -1,0 +1,305 @@
+"""An encoder: a program that encodes the pictures of one camera until nobody sends any more."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from demoreel.errors import DemoreelError
+from demoreel.media.encode import VideoEncoder
+from demoreel.media.priority import renounce_urgency
+from demoreel.record.encoding.episode import EpisodeEncoder
+from demoreel.record.encoding.files import spill_path, video_path
+from demoreel.record.encoding.messages import Inbox, Message, send_all
+from demoreel.record.encoding.plan import CameraPlan
+from demoreel.record.encoding.shared import SharedFrames
+from demoreel.record.encoding.spill import read_spilled
+
+_NICENESS = 5
+_LOOK_S, _IDLE_LOOK_S, _BUSY_S = 0.004, 0.02, 2.0
+_FULL_DISK_S = 0.25
+_FLUSH_S = 1.0
+_FIRST_MESSAGE_S = 60.0
+_PR_SET_PDEATHSIG = 1
+_ATTEMPTS = 3
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass
+class _Take:
+    """An episode, as far as this encoder has been told of it."""
+
+    episode: int
+    base: Path
+    in_memory: dict[int, int] = field(default_factory=dict)
+    on_disk: dict[int, int] = field(default_factory=dict)
+    frames: int | None = None
+    dropped: bool = False
+    failed: bool = False
+    attempts: int = 0
+    attempted_at: int = -1
+    encoder: EpisodeEncoder | None = None
+
+
+class Worker:
+    """Encodes episodes in the order in which they were begun.
+
+    Args:
+        inbox: Where it is told what to do.
+        replies: The pipe on which it says what it has done.
+        plan: The camera.
+        frames: The memory it shares with the recording process.
+        fps: Frames per second.
+        threads: Most threads the codec may use.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        replies: int,
+        plan: CameraPlan,
+        frames: SharedFrames,
+        *,
+        fps: float,
+        threads: int,
+    ) -> None:
+        self._inbox = inbox
+        self._replies = replies
+        self._plan = plan
+        self._shared = frames
+        self._fps = fps
+        self._threads = threads
+        self._takes: dict[int, _Take] = {}
+        self._parent = os.getppid()
+        self._flushed: Path | None = None
+        self._stuck = False
+
+    def try_out(self, folder: Path) -> None:
+        """Encode one picture, so that a codec that does not work is known before it matters."""
+        path = folder / f".trial-{os.getpid()}.mp4"
+        try:
+            with VideoEncoder(
+                path,
+                fps=self._fps,
+                width=self._plan.width,
+                height=self._plan.height,
+                settings=self._plan.settings,
+                threads=self._threads,
+            ) as video:
+                video.add(np.zeros(self._plan.shape, self._plan.dtype))
+        finally:
+            path.unlink(missing_ok=True)
+
+    def run(self, messages: list[Message]) -> None:
+        """Work until the recording process is gone; ``messages`` came already."""
+        threading.Thread(target=self._keep_flushing, daemon=True).start()
+        busy_until = 0.0
+        while os.getppid() == self._parent:
+            for message in messages:
+                self._take_in(message)
+            if messages:
+                busy_until = time.monotonic() + _BUSY_S
+            if not self._work():
+                # Not waiting on the pipe: a sender that wakes a reader may lose its core to it, for
+                # milliseconds on a busy machine, and here the sender is the control loop.
+                time.sleep(_LOOK_S if time.monotonic() < busy_until else _IDLE_LOOK_S)
+            try:
+                messages = self._inbox.receive(0)
+            except EOFError:
+                return
+
+    def _take_in(self, message: Message) -> None:
+        kind, episode, *rest = message
+        if kind == "begin":
+            self._takes[episode] = _Take(episode, Path(rest[0]))
+            return
+        take = self._takes.get(episode)
+        if take is None:
+            return  # dropped in the meantime
+        if kind == "memory":
+            take.in_memory[rest[0]] = rest[1]
+        elif kind == "disk":
+            take.on_disk[rest[0]] = rest[1]
+        elif kind == "end":
+            take.frames = rest[0]
+        elif kind == "drop":
+            take.dropped = True
+
+    def _work(self) -> bool:
+        """Do one thing for the oldest episode; return whether there was one to do."""
+        take = next(iter(self._takes.values()), None)
+        if take is None:
+            return False
+        if take.dropped:
+            self._drop(take)
+            return True
+        if take.failed:
+            return False
+        try:
+            return self._advance(take)
+        except (DemoreelError, OSError) as error:
+            self._recover(take, error)
+            return True
+
+    def _advance(self, take: _Take) -> bool:
+        if take.encoder is None:
+            take.base.parent.mkdir(parents=True, exist_ok=True)
+            take.encoder = EpisodeEncoder(
+                self._plan,
+                fps=self._fps,
+                base=take.base,
+                episode=take.episode,
+                note=self._shared,
+                threads=self._threads,
+            )
+            self._flushed = video_path(take.base)
+        frame = take.encoder.next_frame
+        if frame == take.frames:
+            self._finish(take)
+            return True
+        picture = self._picture(take, frame)
+        if picture is None:
+            return False
+        take.encoder.add(picture)
+        self._forget_safe(take, take.encoder.safe_frames)
+        if self._stuck:
+            self._stuck = False
+            self._say("moving", take.episode)
+        return True
+
+    def _picture(self, take: _Take, frame: int) -> np.ndarray | None:
+        place = take.in_memory.get(frame)
+        if place is not None:
+            return self._shared.pictures[place]
+        at = take.on_disk.get(frame)
+        if at is None:
+            return None
+        picture = np.empty(self._plan.shape, self._plan.dtype)
+        read_spilled(spill_path(take.base), at, picture)
+        return picture
+
+    def _finish(self, take: _Take) -> None:
+        assert take.encoder is not None
+        self._flushed = None
+        frames, stats = take.encoder.finish()
+        # Told before anything else: should this process end now, the episode is done.
+        self._say("done", take.episode, frames, stats.histogram())
+        del self._takes[take.episode]
+
+    def _drop(self, take: _Take) -> None:
+        self._flushed = None
+        if take.encoder is not None:
+            take.encoder.abort()
+        self._say("dropped", take.episode)
+        del self._takes[take.episode]
+
+    def _recover(self, take: _Take, error: Exception) -> None:
+        """Begin again at the first frame that is not safe; give up if that never helps."""
+        self._flushed = None
+        episode, safe = self._shared.position
+        safe = safe if episode == take.episode else 0
+        if take.encoder is not None:
+            take.encoder.abort()
+            take.encoder = None
+        if _is_full(error):
+            self._stuck = True
+            self._say("stuck", take.episode, str(error))
+            time.sleep(_FULL_DISK_S)
+            return
+        take.attempts = take.attempts + 1 if safe <= take.attempted_at else 1
+        take.attempted_at = max(safe, take.attempted_at)
+        if take.attempts >= _ATTEMPTS:
+            take.failed = True
+            self._say("failed", take.episode, str(error))
+
+    def _forget_safe(self, take: _Take, safe: int) -> None:
+        for known in (take.in_memory, take.on_disk):
+            while known and (first := next(iter(known))) < safe:
+                del known[first]
+
+    def _say(self, *message: object) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the end of the inbox ends this process
+            send_all(self._replies, message)
+
+    def _keep_flushing(self) -> None:
+        """Force the video to disk while it grows, so that little is left to do when it is saved."""
+        while True:
+            time.sleep(_FLUSH_S)
+            path = self._flushed
+            if path is None:
+                continue
+            try:
+                handle = os.open(path, os.O_RDONLY)
+            except OSError:
+                continue
+            try:
+                os.fsync(handle)
+            except OSError:
+                pass  # a full disk is found out by whoever writes
+            finally:
+                os.close(handle)
+
+
+def _is_full(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        error = error.__cause__
+    return False
+
+
+def _step_back() -> None:
+    """Let the control loop go first."""
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    if hasattr(os, "SCHED_BATCH"):
+        # A picture that arrives must not push the loop off its core, in the middle of its frame.
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    renounce_urgency()
+
+
+def _end_with_parent() -> None:
+    """Have the system end this process with the one that started it, even one that is stopped."""
+    with contextlib.suppress(OSError, AttributeError):  # elsewhere the end of the pipe must do
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    """Encode until the recording process is gone. Its arguments are the handles to use."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the recording process
+    _end_with_parent()
+    _step_back()
+    commands, replies, memory = map(int, sys.argv[1:4])
+    inbox = Inbox(commands)
+    try:
+        (plan, places, fps, threads, trial), *messages = inbox.receive(_FIRST_MESSAGE_S)
+    except (EOFError, ValueError):
+        return
+    try:
+        frames = SharedFrames(plan, places, handle=memory)
+        worker = Worker(inbox, replies, plan, frames, fps=fps, threads=threads)
+        if trial is not None:
+            worker.try_out(Path(trial))
+    except (DemoreelError, OSError) as error:
+        send_all(replies, ("failed", None, str(error)))
+        return
+    try:
+        send_all(replies, ("ready", None))
+    except BrokenPipeError:  # the recording has ended before it began
+        return
+    worker.run(messages)
+
+
+if __name__ == "__main__":
+    main()
