@@ -1,0 +1,226 @@
+"""One frame as it comes from the robot: checked against the features, never changed to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from demoreel.errors import ArgumentError, UnknownKeyError, nearest
+from demoreel.media.depth import encode_depth
+from demoreel.model import DEFAULT_FEATURES, DepthCode, Feature, Info
+from demoreel.record.spec import CAPTURE_TIME
+
+_MADE_HERE = frozenset(DEFAULT_FEATURES)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFrame:
+    """A frame that fits.
+
+    Attributes:
+        numbers: Numbers, in their declared dtype and shape.
+        values: Text and language.
+        pictures: For each camera height x width x 3 of uint8, or height x width of uint16 depth.
+        task: What the robot is doing.
+    """
+
+    numbers: dict[str, np.ndarray]
+    values: dict[str, Any]
+    pictures: dict[str, np.ndarray]
+    task: str
+
+
+class FrameCheck:
+    """Checks frames against a dataset's features.
+
+    Args:
+        info: The dataset's info.
+        allow_nan: Take numbers that are not finite.
+    """
+
+    def __init__(self, info: Info, *, allow_nan: bool = False) -> None:
+        self._allow_nan = allow_nan
+        own = {key: f for key, f in info.features.items() if key not in _MADE_HERE}
+        self._features = own
+        # A capture time is the caller's to give, and ours where it is not given.
+        self._required = frozenset(key for key in own if not key.startswith(CAPTURE_TIME))
+        self._makers: dict[str, Callable[[Feature, Any], Any]] = {
+            key: _maker_of(feature) for key, feature in own.items()
+        }
+
+    def __call__(self, frame: Mapping[str, Any], *, task: str | None = None) -> CheckedFrame:
+        """Return the frame, checked; the pictures may share memory with the caller's.
+
+        Raises:
+            UnknownKeyError: It has a key that is not declared.
+            ArgumentError: It lacks one, or a value has another shape or type, or is not finite.
+        """
+        self._check_keys(frame)
+        checked = CheckedFrame({}, {}, {}, _task(frame.get("task", task)))
+        for key, feature in self._features.items():
+            if key not in frame:
+                continue
+            value = self._makers[key](feature, frame[key])
+            if feature.is_camera:
+                checked.pictures[key] = value
+            elif feature.is_numeric:
+                if not self._allow_nan and value.dtype.kind == "f" and not np.isfinite(value).all():
+                    raise ArgumentError(
+                        f"Feature {key!r} has a value that is not finite: {value.tolist()!r}.",
+                        hint="mend the reading, or pass allow_nan=True",
+                    )
+                checked.numbers[key] = value
+            else:
+                checked.values[key] = value
+        return checked
+
+    def _check_keys(self, frame: Mapping[str, Any]) -> None:
+        for key in frame:
+            if key in _MADE_HERE and key != "timestamp":
+                raise UnknownKeyError(f"{key!r} is made by the recorder; leave it out.")
+            if key not in self._features and key not in ("task", "timestamp"):
+                raise UnknownKeyError(
+                    f"The dataset declares no feature {key!r}.", hint=nearest(key, self._features)
+                )
+        missing = sorted(self._required.difference(frame))
+        if missing:
+            raise ArgumentError(f"The frame lacks {', '.join(map(repr, missing))}.")
+
+
+def _task(task: object) -> str:
+    if not isinstance(task, str) or not task.strip():
+        raise ArgumentError(
+            f"The frame names no task ({task!r}).",
+            hint='give it as frame["task"], or pass task= when recording begins',
+        )
+    return task
+
+
+def _maker_of(feature: Feature) -> Callable[[Feature, Any], Any]:
+    if feature.is_depth:
+        return _depth
+    if feature.is_camera:
+        return _picture
+    if feature.is_string:
+        return _text
+    return _language if feature.is_language else _number
+
+
+def _number(feature: Feature, value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    if array.shape != feature.shape and array.shape != feature.item_shape:
+        raise ArgumentError(
+            f"Feature {feature.key!r} has the shape {array.shape}; {feature.shape} was declared."
+        )
+    if not np.can_cast(array.dtype, feature.numpy_dtype, casting="same_kind"):
+        raise ArgumentError(
+            f"Feature {feature.key!r} holds {array.dtype}; {feature.dtype} was declared, and would "
+            "not hold it."
+        )
+    # A copy: the robot's driver may use its array again.
+    return np.array(array, dtype=feature.numpy_dtype).reshape(feature.item_shape)
+
+
+def _text(feature: Feature, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ArgumentError(f"Feature {feature.key!r} is text; {type(value).__name__} was given.")
+    return value
+
+
+def _language(feature: Feature, value: Any) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise ArgumentError(
+            f"Feature {feature.key!r} is a list of language rows; {type(value).__name__} was given."
+        )
+    return list(value)
+
+
+def _picture(feature: Feature, value: Any) -> np.ndarray:
+    picture = np.asarray(value)
+    height, width, channels = feature.picture_shape
+    if picture.shape == (channels, height, width) and picture.shape != (height, width, channels):
+        picture = picture.transpose(1, 2, 0)
+    if picture.shape != (height, width, channels):
+        raise ArgumentError(
+            f"Camera {feature.key!r} gave a picture of shape {np.shape(value)}; "
+            f"{(height, width, channels)} was declared."
+        )
+    if picture.dtype == np.uint8:
+        return picture
+    if picture.dtype.kind == "f":
+        if not (np.isfinite(picture).all() and picture.min() >= 0 and picture.max() <= 1):
+            raise ArgumentError(
+                f"Camera {feature.key!r} gave a picture of floats that are not all in 0..1."
+            )
+        return (picture * 255).astype(np.uint8)
+    raise ArgumentError(
+        f"Camera {feature.key!r} gave a picture of {picture.dtype}; uint8 is recorded."
+    )
+
+
+def _depth(feature: Feature, value: Any) -> np.ndarray:
+    depth = np.asarray(value)
+    height, width, _ = feature.picture_shape
+    if depth.shape not in ((height, width), (height, width, 1), (1, height, width)):
+        raise ArgumentError(
+            f"Depth camera {feature.key!r} gave a picture of shape {depth.shape}; "
+            f"{(height, width)} was declared."
+        )
+    depth = depth.reshape(height, width)
+    if depth.dtype.kind not in "iuf" or depth.dtype.itemsize < 2:
+        raise ArgumentError(
+            f"Depth camera {feature.key!r} gave {depth.dtype}; uint16 millimetres or float metres "
+            "are recorded."
+        )
+    if feature.is_image:
+        return _whole_millimetres(feature, depth)
+    code = feature.depth_code
+    assert code is not None
+    if depth.dtype == np.uint16:  # a table lookup: the logarithm of every pixel would be 10 ms
+        return np.take(_code_of_millimetres(code), depth)
+    return encode_depth(depth, code)
+
+
+@lru_cache(maxsize=16)
+def _code_of_millimetres(code: DepthCode) -> np.ndarray:
+    return encode_depth(np.arange(1 << 16, dtype=np.uint16), code)
+
+
+def _whole_millimetres(feature: Feature, depth: np.ndarray) -> np.ndarray:
+    """Return depth as the 16-bit picture that an image camera stores: no value is lost."""
+    if depth.dtype == np.uint16:
+        return depth
+    millimetres = np.rint(depth * 1000.0) if depth.dtype.kind == "f" else depth
+    if not ((millimetres >= 0) & (millimetres < 1 << 16)).all():
+        raise ArgumentError(
+            f"Depth camera {feature.key!r} gave a depth that 16 bits of millimetres cannot hold."
+        )
+    return millimetres.astype(np.uint16)
+
+
+@dataclass(slots=True)
+class EpisodeRows:
+    """The rows of the episode that is being recorded; its pictures are elsewhere."""
+
+    tasks: list[str] = field(default_factory=list)
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def add(self, frame: CheckedFrame) -> None:
+        """Take one frame's row."""
+        self.tasks.append(frame.task)
+        for key, value in (frame.numbers | frame.values).items():
+            self.columns.setdefault(key, []).append(value)
+
+    def finished(self, info: Info) -> dict[str, Any]:
+        """Return every column, numbers as arrays."""
+        return {
+            key: np.stack(values) if info.features[key].is_numeric else values
+            for key, values in self.columns.items()
+        }

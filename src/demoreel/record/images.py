@@ -1,0 +1,146 @@
+"""Pictures of image cameras, encoded beside the loop: lossless PNG, kept until it is saved.
+
+A picture that waits is in memory up to a limit, and in a file beyond it, so that the loop neither
+waits for the encoder nor fills the memory.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from demoreel.media.picture_encode import PictureCodec, encode_picture
+from demoreel.stats.running import Pictures
+
+_PNG = PictureCodec("png")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A picture that is to be encoded: its pixels, or where they lie in the file."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    pixels: np.ndarray | None
+    offset: int = 0
+
+
+class ImageWriters:
+    """Encodes the pictures of image cameras on threads.
+
+    Args:
+        cameras: The cameras.
+        workdir: Where pixels go that memory has no room for.
+        memory_mb: How many pixels may wait in memory.
+        threads: Threads that encode; None is one a core, at most four.
+    """
+
+    def __init__(
+        self,
+        cameras: Sequence[str],
+        *,
+        workdir: Path,
+        memory_mb: int = 256,
+        threads: int | None = None,
+    ) -> None:
+        self._cameras = tuple(cameras)
+        self._limit = memory_mb << 20
+        self._workdir = workdir
+        self._threads = threads or min(4, os.cpu_count() or 1)
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._held = 0
+        self._spill: int | None = None
+        self._end = 0
+        self._encoded: dict[str, deque[Future[bytes]]] = {key: deque() for key in self._cameras}
+        self._stats = {key: Pictures() for key in self._cameras}
+
+    @property
+    def waiting(self) -> int:
+        """Pictures that are not encoded yet."""
+        return sum(not done.done() for each in self._encoded.values() for done in each)
+
+    def put(self, key: str, picture: np.ndarray) -> None:
+        """Take a picture; its pixels are copied.
+
+        Raises:
+            OSError: Memory is full, and the disk is, too.
+        """
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="demoreel-png")
+        task = self._held_or_spilled(picture)
+        self._encoded[key].append(self._pool.submit(self._encode, key, task))
+
+    def _held_or_spilled(self, picture: np.ndarray) -> _Waiting:
+        with self._lock:
+            fits = self._held + picture.nbytes <= self._limit
+            if fits:
+                self._held += picture.nbytes
+        if fits:
+            return _Waiting(picture.shape, picture.dtype, np.array(picture))
+        if self._spill is None:
+            handle, name = tempfile.mkstemp(dir=self._workdir, prefix="pictures-")
+            os.unlink(name)  # gone with this process, however it ends
+            self._spill = handle
+        offset = self._end
+        data = np.ascontiguousarray(picture).data.cast("B")
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._spill, data[written:], offset + written)
+        self._end += len(data)
+        return _Waiting(picture.shape, picture.dtype, None, offset)
+
+    def _encode(self, key: str, task: _Waiting) -> bytes:
+        pixels = task.pixels
+        if pixels is None:
+            assert self._spill is not None
+            size = int(np.prod(task.shape)) * task.dtype.itemsize
+            data = os.pread(self._spill, size, task.offset)
+            pixels = np.frombuffer(data, task.dtype).reshape(task.shape)
+        encoded = encode_picture(pixels, _PNG)
+        with self._lock:
+            self._stats[key].add(pixels)
+            if task.pixels is not None:
+                self._held -= pixels.nbytes
+        task.pixels = None
+        return encoded
+
+    def finish_episode(self) -> tuple[dict[str, list[bytes]], Mapping[str, Pictures]]:
+        """Wait for the encoders; return every picture and its cameras' statistics."""
+        images = {key: [done.result() for done in each] for key, each in self._encoded.items()}
+        stats = self._stats
+        self._forget()
+        return images, stats
+
+    def discard_episode(self) -> None:
+        """Forget the pictures since the last episode."""
+        for each in self._encoded.values():
+            for done in each:
+                done.cancel()
+            for done in each:
+                if not done.cancelled():
+                    done.exception()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._spill is not None:
+            os.close(self._spill)
+        self._begin()
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self.discard_episode()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None

@@ -1,0 +1,54 @@
+"""Merging small files beside the recording."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from demoreel.errors import DemoreelError
+from demoreel.layouts.appending import Appender
+
+log = logging.getLogger(__name__)
+
+
+class Merger:
+    """Merges a dataset's small files in a thread, a step at a time, whenever there are enough.
+
+    A step that fails costs nothing but the merging: episodes are safe in their small files.
+
+    Args:
+        appender: The dataset.
+    """
+
+    def __init__(self, appender: Appender) -> None:
+        self._appender = appender
+        self._wanted = threading.Event()
+        self._over = False
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        """Look, soon, whether there is something to merge."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="demoreel-merger", daemon=True)
+            self._thread.start()
+        self._wanted.set()
+
+    def _work(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            try:
+                while not self._over and self._appender.compact():
+                    pass
+            except (DemoreelError, OSError) as error:
+                log.warning("small files stay unmerged for now: %s", error)
+            if self._over:
+                return
+
+    def stop(self) -> None:
+        """End after the step that is being done."""
+        self._over = True
+        if self._thread is not None:
+            self._wanted.set()
+            self._thread.join()
+            self._thread = None

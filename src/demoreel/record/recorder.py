@@ -1,0 +1,293 @@
+"""From a control loop to committed episodes.
+
+``add_frame`` checks a frame, copies its pixels and returns; encoders in processes of their own make
+packets of them meanwhile. ``save_episode`` commits: when it returns, the episode survives whatever
+happens, and whoever opens the dataset sees it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+
+from demoreel.errors import ArgumentError, EncoderBehindError
+from demoreel.layouts.appending import Appender
+from demoreel.model import Info
+from demoreel.record.behind import WORKDIR, Behind, seal_note, write_sealed_rows
+from demoreel.record.clock import CaptureClock, EpisodeReport, timing
+from demoreel.record.commit import Committer, Taken
+from demoreel.record.encoding import Backlog, CameraEncoders, CameraPlan
+from demoreel.record.frames import CheckedFrame, EpisodeRows, FrameCheck
+from demoreel.record.images import ImageWriters
+from demoreel.record.merging import Merger
+from demoreel.record.spec import CAPTURE_TIME
+
+_BEHIND_S = 0.5  # of recording yet to encode, from which saving does not wait for the encoders
+
+OnBehind = Literal["error", "skip"]
+
+
+class Recorder:
+    """Records episodes into a dataset; made by ``demoreel.create`` and ``demoreel.resume``.
+
+    A context manager: leaving it saves nothing more, discards the episode that is not saved, and
+    finalizes.
+
+    One thread records. Other processes may open the dataset at any time, and see every episode
+    whose ``save_episode`` has returned.
+
+    Attributes:
+        root: The dataset's folder.
+        info: What it is.
+    """
+
+    def __init__(
+        self,
+        appender: Appender,
+        cameras: list[CameraPlan],
+        *,
+        root: Path,
+        committer: Committer,
+        task: str | None = None,
+        allow_nan: bool = False,
+        on_behind: OnBehind = "error",
+        memory_mb: int = 512,
+        encoder_threads: int | None = None,
+        merge: bool = True,
+    ) -> None:
+        self.root = root
+        self.info: Info = appender.info
+        self.task = task
+        self._appender = appender
+        self._check = FrameCheck(self.info, allow_nan=allow_nan)
+        self._on_behind = on_behind
+        self._merge = merge
+        self._clock = CaptureClock()
+        self._committer = committer
+        self._behind = Behind(committer)
+        self._merger = Merger(appender)
+        self._closed = False
+        self._workdir = workdir = root / WORKDIR
+        workdir.mkdir(parents=True, exist_ok=True)
+        self._encoders = (
+            CameraEncoders(
+                cameras,
+                fps=self.info.fps,
+                workdir=workdir,
+                memory_mb=memory_mb,
+                threads=encoder_threads,
+            )
+            if cameras
+            else None
+        )
+        self._images = ImageWriters(self.info.image_keys, workdir=workdir, memory_mb=memory_mb)
+        self._begin_episode()
+
+    def _begin_episode(self) -> None:
+        self._rows = EpisodeRows()
+        self._taken: Taken | None = None
+        self._captured: list[int] = []
+        self._skipped = 0
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that are saved."""
+        return self._appender.episodes
+
+    @property
+    def num_frames(self) -> int:
+        """Frames that are saved."""
+        return self._appender.frames
+
+    @property
+    def pending_episodes(self) -> int:
+        """Episodes that are safe, but not readable before their encoders have caught up."""
+        return self._behind.waiting
+
+    @property
+    def pending_frames(self) -> int:
+        """Frames of the episode that is not saved yet."""
+        return len(self._rows)
+
+    @property
+    def backlog(self) -> Backlog:
+        """What waits to be encoded."""
+        return self._encoders.backlog if self._encoders is not None else Backlog()
+
+    def add_frame(
+        self, frame: Mapping[str, Any], *, task: str | None = None, captured_at: int | None = None
+    ) -> bool:
+        """Take one frame of the episode; costs a check and a copy of its pixels.
+
+        Args:
+            frame: A value for every declared feature: numbers, pictures (height x width x 3 of
+                uint8; depth as uint16 millimetres or float metres), text. ``task`` may be among
+                them. Capture times of cameras, if declared, are ``capture_time_ns.KEY``.
+            task: What the robot is doing, if the frame does not say.
+            captured_at: When the frame was captured, in nanoseconds since 1970; now if None.
+
+        Returns:
+            Whether the frame was recorded; False only with ``on_behind="skip"``, when neither the
+            encoders nor the disk could take it.
+
+        Raises:
+            UnknownKeyError: The frame has a key that is not declared.
+            ArgumentError: The frame lacks one, or a value does not fit. The episode goes on
+                without the frame.
+            EncoderBehindError: Neither the encoders nor the disk could take it.
+        """
+        self._refuse_closed()
+        if self._taken is not None:
+            raise ArgumentError(
+                "The episode has ended but is not saved.", hint="save or discard it"
+            )
+        now = self._clock.now() if captured_at is None else int(captured_at)
+        checked = self._check(frame, task=task if task is not None else self.task)
+        self._add_capture_times(checked, now)
+        try:
+            self._put(checked)
+        except EncoderBehindError:
+            self._skipped += 1
+            if self._on_behind == "error":
+                raise
+            return False
+        self._rows.add(checked)
+        self._captured.append(now)
+        return True
+
+    def _add_capture_times(self, checked: CheckedFrame, now: int) -> None:
+        for key in self.info.features:
+            if key == CAPTURE_TIME:
+                checked.numbers.setdefault(key, np.int64(now))  # type: ignore[arg-type]
+            elif key.startswith(CAPTURE_TIME):
+                checked.numbers.setdefault(key, np.int64(-1))  # type: ignore[arg-type]
+
+    def _put(self, checked: CheckedFrame) -> None:
+        filmed = {k: p for k, p in checked.pictures.items() if self.info.features[k].is_video}
+        if self._encoders is not None:
+            self._encoders.put_frame(filmed)
+        for key in self.info.image_keys:
+            self._images.put(key, checked.pictures[key])
+
+    def save_episode(self) -> EpisodeReport:
+        """Commit the episode; when this returns it is safe, and readable by everyone.
+
+        Cost: a flush of its files to disk; it does not depend on how many episodes there are.
+        Where the encoders are behind (a codec that is too slow for this machine), the pictures that
+        wait are forced to disk instead: the episode is safe then, too, and becomes readable when
+        it is encoded. The report says so.
+
+        Raises:
+            ArgumentError: No frame was added.
+            FrameMismatchError: A camera does not hold as many frames as there are rows.
+            DiskFullError: The disk is full; the episode is still here, and may be saved again.
+        """
+        self._refuse_closed()
+        self._behind.raise_failure()
+        if not len(self._rows):
+            raise ArgumentError("The episode has no frames, so there is nothing to save.")
+        begin = time.perf_counter()
+        if self._taken is None:
+            images, counts = self._images.finish_episode()
+            columns = self._rows.finished(self.info)
+            self._taken = Taken(list(self._rows.tasks), columns, images, counts)
+        pending = self._is_behind()
+        index = self._seal(self._taken) if pending else self._commit(self._taken)
+        backlog = self.backlog
+        report = EpisodeReport(
+            episode_index=index,
+            frames=len(self._rows),
+            **timing(np.array(self._captured), fps=self.info.fps),
+            skipped=self._skipped,
+            backlog=backlog.frames_in_memory + backlog.frames_on_disk,
+            pending=pending,
+            save_seconds=time.perf_counter() - begin,
+        )
+        self._begin_episode()
+        if self._merge:
+            self._merger.look()
+        return report
+
+    def _is_behind(self) -> bool:
+        return self._behind.waiting > 0 or self.backlog.seconds_behind > _BEHIND_S
+
+    def _commit(self, taken: Taken) -> int:
+        videos = self._encoders.finish_episode() if self._encoders is not None else {}
+        return self._committer.commit(taken, videos)
+
+    def _seal(self, taken: Taken) -> int:
+        assert self._encoders is not None
+        episode = self.num_episodes + self._behind.waiting
+        rows = write_sealed_rows(self._workdir, taken, self._committer, episode)
+        pending = self._encoders.seal_episode(note=seal_note(taken, rows, episode))
+        self._behind.add(pending, taken, rows)
+        return episode
+
+    def discard_episode(self) -> int:
+        """Forget the frames since the last episode; return how many they were."""
+        self._refuse_closed()
+        forgotten = len(self._rows)
+        if self._encoders is not None:
+            self._encoders.discard_episode()
+        self._images.discard_episode()
+        self._begin_episode()
+        return forgotten
+
+    def finalize(self) -> None:
+        """Merge small files, make the statistics exact, and let go of the dataset.
+
+        Every saved episode is safe and readable without this; it makes fewer, larger files.
+        Frames that were not saved are discarded. May be called twice.
+        """
+        if self._closed:
+            return
+        self.discard_episode()
+        self._closed = True
+        try:
+            self._behind.wait()
+        finally:
+            if self._encoders is not None:
+                self._encoders.close()
+            self._images.close()
+            self._merger.stop()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if not self._behind.waiting:  # else what is there is an episode
+            shutil.rmtree(self._workdir, ignore_errors=True)
+        try:
+            self._committer.make_exact()
+            while self._merge and self._appender.compact(finish=True):
+                pass
+        finally:
+            self._appender.close()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ArgumentError(
+                "This recorder is finalized.", hint=f"demoreel.resume({os.fspath(self.root)!r})"
+            )
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.finalize()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Recorder {self.root.name}: {self.num_episodes} episodes, {self.num_frames} frames, "
+            f"{self.pending_frames} pending>"
+        )

@@ -1,0 +1,246 @@
+"""Beginning to record: a new dataset, or one that is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from demoreel.errors import ArgumentError, TargetExistsError
+from demoreel.layouts.appending import create_appender, open_appender
+from demoreel.media.settings import ENCODERS, VideoSettings
+from demoreel.model import Feature, Info
+from demoreel.record.behind import commit_pending
+from demoreel.record.commit import Committer
+from demoreel.record.encoding import CameraPlan, choose_codec
+from demoreel.record.recorder import OnBehind, Recorder
+from demoreel.record.spec import (
+    CAPTURE_TIME,
+    FeatureSpec,
+    RecordLayout,
+    describe,
+    settings_of,
+    with_encoding,
+)
+
+PathLike = str | os.PathLike[str]
+VideoCodec = Literal["auto", "av1", "h264", "hevc"] | str
+"""``auto``, a codec, or the name of one of FFmpeg's encoders (``libx264``)."""
+
+
+def create(
+    root: PathLike,
+    *,
+    fps: float,
+    features: Mapping[str, FeatureSpec],
+    robot_type: str | None = None,
+    layout: RecordLayout = "v3.0",
+    task: str | None = None,
+    vcodec: VideoCodec = "auto",
+    video: VideoSettings | None = None,
+    capture_times: bool = True,
+    cameras_with_clocks: Sequence[str] = (),
+    allow_nan: bool = False,
+    on_behind: OnBehind = "error",
+    memory_mb: int = 512,
+    encoder_threads: int | None = None,
+    merge: bool = True,
+    chunks_size: int = 1000,
+    data_files_size_in_mb: float = 100,
+    video_files_size_in_mb: float = 200,
+) -> Recorder:
+    """Begin a dataset; see ``demoreel.create``."""
+    info = describe(
+        features,
+        fps=fps,
+        robot_type=robot_type,
+        layout=layout,
+        capture_times=capture_times,
+        cameras_with_clocks=cameras_with_clocks,
+        chunks_size=chunks_size,
+        data_files_size_in_mb=data_files_size_in_mb,
+        video_files_size_in_mb=video_files_size_in_mb,
+    )
+    _check_options(on_behind, memory_mb)
+    target = Path(root)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise TargetExistsError(
+            "There is already something where the dataset is to be recorded.",
+            hint="choose another folder, or append to a dataset with demoreel.resume",
+            path=target,
+        )
+    plans = _plans(info, _settings(info, vcodec, video))
+    info = with_encoding(info, {plan.key: plan.settings for plan in plans})
+    appender = create_appender(target, info, layout=layout)
+    try:
+        return Recorder(
+            appender,
+            plans,
+            root=target,
+            committer=Committer(appender, root=target),
+            task=task,
+            allow_nan=allow_nan,
+            on_behind=on_behind,
+            memory_mb=memory_mb,
+            encoder_threads=encoder_threads,
+            merge=merge,
+        )
+    except BaseException:
+        appender.close()
+        shutil.rmtree(target)  # made above, and nothing of the caller's is in it
+        raise
+
+
+def resume(
+    root: PathLike,
+    *,
+    fps: float | None = None,
+    features: Mapping[str, FeatureSpec] | None = None,
+    robot_type: str | None = None,
+    task: str | None = None,
+    vcodec: VideoCodec | None = None,
+    video: VideoSettings | None = None,
+    allow_nan: bool = False,
+    on_behind: OnBehind = "error",
+    memory_mb: int = 512,
+    encoder_threads: int | None = None,
+    merge: bool = True,
+) -> Recorder:
+    """Append to a dataset; see ``demoreel.resume``."""
+    _check_options(on_behind, memory_mb)
+    target = Path(root)
+    appender = open_appender(target)
+    try:
+        info = appender.info
+        _refuse_differences(info, fps=fps, features=features, robot_type=robot_type, root=root)
+        chosen = {
+            key: video or _recorded_settings(info.features[key], vcodec) for key in info.video_keys
+        }
+        plans = _plans(info, chosen)
+        committer = Committer(appender, root=target)
+        commit_pending(target, committer)
+        return Recorder(
+            appender,
+            plans,
+            root=target,
+            committer=committer,
+            task=task,
+            allow_nan=allow_nan,
+            on_behind=on_behind,
+            memory_mb=memory_mb,
+            encoder_threads=encoder_threads,
+            merge=merge,
+        )
+    except BaseException:
+        appender.close()
+        raise
+
+
+def _check_options(on_behind: str, memory_mb: int) -> None:
+    if on_behind not in ("error", "skip"):
+        raise ArgumentError(f"on_behind is 'error' or 'skip', not {on_behind!r}.")
+    if memory_mb < 1:
+        raise ArgumentError(f"memory_mb must be at least 1, not {memory_mb}.")
+
+
+def _settings(
+    info: Info, vcodec: VideoCodec, video: VideoSettings | None
+) -> dict[str, VideoSettings]:
+    """Return how each video camera is to be encoded."""
+    default = video or VideoSettings()
+    if video is None and vcodec != "auto":
+        default = replace(default, codec=_codec_named(vcodec))
+    chosen = {key: settings_of(info.features[key], default=default) for key in info.video_keys}
+    colours = [key for key in info.video_keys if not info.features[key].is_depth]
+    if vcodec == "auto" and video is None and colours:
+        best = choose_codec(_plans(info, {key: chosen[key] for key in colours}), fps=info.fps)
+        chosen |= dict.fromkeys(colours, best)
+    return chosen
+
+
+def _codec_named(name: str) -> Any:
+    """Return the codec of this name, or of FFmpeg's encoder of this name."""
+    by_encoder = {encoder: codec for codec, encoder in ENCODERS.items()}
+    return by_encoder.get(name, name)
+
+
+def _plans(info: Info, settings: Mapping[str, VideoSettings]) -> list[CameraPlan]:
+    plans = []
+    for key, chosen in settings.items():
+        feature = info.features[key]
+        height, width, _ = feature.picture_shape
+        plans.append(
+            CameraPlan(
+                key=key,
+                height=height,
+                width=width,
+                kind="depth" if feature.is_depth else "rgb",
+                settings=chosen,
+            )
+        )
+    return plans
+
+
+def _recorded_settings(feature: Feature, vcodec: VideoCodec | None) -> VideoSettings:
+    """Return settings that go on as a camera was recorded, as far as its info says how."""
+    noted = feature.info
+    codec = str(noted.get("video.codec", "av1"))
+    if vcodec not in (None, "auto") and _codec_named(str(vcodec)) != codec:
+        raise ArgumentError(
+            f"Camera {feature.key!r} was recorded as {codec}, not {vcodec}.",
+            hint="leave vcodec out, and recording goes on in the same codec",
+            camera=feature.key,
+        )
+    default = settings_of(feature, default=VideoSettings())
+    given: dict[str, Any] = {
+        "codec": codec,
+        "pix_fmt": noted.get("video.pix_fmt"),
+        "gop": noted.get("video.g"),
+        "crf": noted.get("video.crf"),
+        "preset": noted.get("video.preset"),
+        "options": noted.get("video.extra_options"),
+    }
+    return replace(default, **{name: value for name, value in given.items() if value is not None})
+
+
+def _refuse_differences(
+    info: Info,
+    *,
+    fps: float | None,
+    features: Mapping[str, FeatureSpec] | None,
+    robot_type: str | None,
+    root: PathLike,
+) -> None:
+    differences = []
+    if fps is not None and fps != info.fps:
+        differences.append(f"fps is {info.fps:g} there, {fps:g} here")
+    if robot_type is not None and info.robot_type not in (None, robot_type):
+        differences.append(f"robot_type is {info.robot_type!r} there, {robot_type!r} here")
+    if features is not None:
+        wanted = describe(features, fps=info.fps, capture_times=False).features
+        there = {key: f for key, f in info.features.items() if not key.startswith(CAPTURE_TIME)}
+        differences += _feature_differences(there, wanted)
+    if differences:
+        raise ArgumentError(
+            "The dataset was recorded differently: " + "; ".join(differences) + ".",
+            hint="record into a new folder, or with what the dataset has",
+            dataset=root,
+        )
+
+
+def _feature_differences(there: Mapping[str, Feature], here: Mapping[str, Feature]) -> list[str]:
+    found = [f"{key!r} is there, not here" for key in there if key not in here]
+    found += [f"{key!r} is here, not there" for key in here if key not in there]
+    for key in there.keys() & here.keys():
+        old, new = there[key], here[key]
+        if old.dtype != new.dtype:
+            found.append(f"{key!r} is {old.dtype} there, {new.dtype} here")
+        sizes = [f.picture_shape if f.is_camera else f.shape for f in (old, new)]
+        if sizes[0] != sizes[1]:
+            found.append(f"{key!r} has shape {sizes[0]} there, {sizes[1]} here")
+        if old.is_depth != new.is_depth:
+            found.append(f"{key!r} is {'' if old.is_depth else 'not '}depth there")
+    return sorted(found)

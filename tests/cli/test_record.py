@@ -1,0 +1,127 @@
+"""``demoreel record``: the toy robot, from a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import demoreel
+
+COMMAND = [sys.executable, "-m", "demoreel", "record"]
+FAST = ["--robot", "toy", "--vcodec", "h264"]
+
+
+def run(*arguments):
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True)
+
+
+def test_the_toy_robot_is_recorded_and_goes_on(tmp_path):
+    root = tmp_path / "toy"
+    done = run(root, *FAST, "--episodes", 2, "--episode-time", 0.4, "--reset-time", 0.1, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    lengths = [saved["frames"] for saved in told["saved"]]
+    assert told["episodes"] == 2
+    assert told["frames"] == sum(lengths)
+    assert all(1 <= length <= 12 for length in lengths)  # fewer where the machine is busy
+    more = run(root, *FAST, "--episode-time", 0.2, "--resume", "--task", "something else")
+    assert more.returncode == 0, more.stderr
+    assert "1 episode of" in more.stdout
+    assert "saved episode 2" in more.stderr
+    ds = demoreel.open(root)
+    assert ds.episodes.length.tolist()[:2] == lengths
+    assert len(ds.episodes) == 3
+    assert ds[-1]["task"] == "something else"
+
+
+def test_a_dry_run_writes_nothing(tmp_path):
+    done = run(tmp_path / "toy", *FAST, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "observation.images.front: video [240, 320, 3]" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    assert run(tmp_path, *FAST).returncode == 2
+    for arguments in (["--robot", "tractor"], ["--robot", "os:getcwd"], ["--episode-time", "0"]):
+        done = run(tmp_path / "ds", *arguments)
+        assert done.returncode == 2, (arguments, done.stderr)
+        assert "next:" in done.stderr or "terminal" in done.stderr
+    assert not (tmp_path / "ds").exists()
+
+
+def test_a_robot_of_ones_own_is_found_by_its_module(tmp_path):
+    (tmp_path / "my_robots.py").write_text(
+        "from demoreel.testing.toy_robot import ToyLeader, ToyRobot\n"
+        "def arm():\n    robot = ToyRobot(seed=3)\n    return robot, ToyLeader(robot)\n"
+    )
+    command = [*COMMAND, "ds", "--robot", "my_robots:arm", "--vcodec", "h264"]
+    done = subprocess.run(
+        [*command, "--episode-time", "0.2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(demoreel.open(tmp_path / "ds").episodes) == 1
+
+
+def wait_for(condition, process):
+    until = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, "the command has ended"
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def saved_episodes(root):
+    try:
+        return len(demoreel.open(root).episodes)
+    except demoreel.errors.DemoreelError:
+        return 0
+
+
+def test_ctrl_c_keeps_what_was_saved(tmp_path):
+    root = tmp_path / "toy"
+    command = [*COMMAND, str(root), *FAST, "--episodes", "99", "--episode-time", "0.2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: saved_episodes(root) >= 2, process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    ds = demoreel.open(root)
+    assert len(ds.episodes) >= 2
+    assert len(ds[0 : len(ds)]["index"]) == ds.episodes.length.sum()
+    assert not (root / ".demoreel").exists()
+
+
+def test_keys_save_discard_and_stop(tmp_path):
+    root = tmp_path / "toy"
+    leader, follower = pty.openpty()
+    command = [*COMMAND, str(root), *FAST, "--episodes", "9", "--episode-time", "0", "--quiet"]
+    process = subprocess.Popen(command, stdin=follower, stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: (root / "meta" / "info.json").exists(), process)
+        presses = 0
+        while saved_episodes(root) < 2:  # a key that comes before the loop hears it is lost
+            os.write(leader, b"\x1b[C" if presses % 2 else b"s")
+            presses += 1
+            time.sleep(0.3)
+        os.write(leader, b"r")
+        time.sleep(0.3)
+        os.write(leader, b"q")
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        os.close(leader)
+        os.close(follower)
+    assert process.returncode == 0
+    assert "saved in" in out
+    assert 2 <= saved_episodes(root) <= presses + 1
