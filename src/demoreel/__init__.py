@@ -14,10 +14,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Literal
 
+    from demoreel.convert.by_other_names import convert_to_lance, convert_to_lance_video
+    from demoreel.convert.report import ConvertReport
+    from demoreel.convert.run import convert
+    from demoreel.edit.cut import Cut
     from demoreel.read.dataset import Dataset
     from demoreel.read.windows import Windows
+    from demoreel.record import Recorder, create, resume
 
-__all__ = ["Dataset", "__version__", "errors", "open"]
+__all__ = [
+    "ConvertReport",
+    "Dataset",
+    "Recorder",
+    "__version__",
+    "convert",
+    "convert_to_lance",
+    "convert_to_lance_video",
+    "create",
+    "cut",
+    "errors",
+    "open",
+    "record",
+    "resume",
+]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
@@ -34,10 +53,12 @@ def open(
     decode_threads: int | None = None,
     version: int | None = None,
     tag: str | None = None,
+    filter: str | None = None,
 ) -> Dataset:
     """Open a LeRobot dataset (v2.0, v2.1, v3.0 or one of the Lance layouts) where it lies.
 
-    Cost: reads the metadata; no table and no video is opened, nothing is written or fetched.
+    Cost: reads the metadata; no table and no video is opened, nothing is written or fetched. With
+    ``filter``, also the columns that it names.
 
     Args:
         path: The dataset's folder.
@@ -53,16 +74,21 @@ def open(
             a DataLoader worker.
         version: Of a Lance dataset, the version of its table of rows to read; the newest if None.
         tag: Of a Lance dataset, the version with this name.
+        filter: Read only the episodes that have at least one frame where this SQL condition holds,
+            e.g. ``"task_index = 2 and timestamp < 1.0"``; among ``episodes``, if those are given.
+            Datasets that do not lie in Lance need the extra ``sql`` for it.
 
     Raises:
         DatasetNotFoundError: There is no dataset at ``path``.
         MetadataError: Its metadata are broken, unsafe, of an unknown version, or name no episode.
         UnknownKeyError: A camera or a window's key does not exist.
         OutOfRangeError: An episode does not exist.
-        ArgumentError: Another argument makes no sense.
+        ArgumentError: Another argument makes no sense, or no frame meets the filter.
+        MissingExtraError: The filter needs DuckDB, which is not installed.
     """
     from demoreel.read.dataset import Dataset
 
+    _finish_recording(path)
     return Dataset(
         path,
         episodes=episodes,
@@ -74,7 +100,38 @@ def open(
         decode_threads=decode_threads,
         version=version,
         tag=tag,
+        filter=filter,
     )
+
+
+def cut(dataset: str | os.PathLike[str] | Dataset) -> Cut:
+    """Begin a cut with all episodes of a dataset: delete, trim, split, merge, then ``render``.
+
+    Cost: reads the metadata. Nothing is written before ``render``, and the source never changes.
+
+    Args:
+        dataset: A dataset's folder, or one that is open: of one with chosen episodes, those.
+
+    Raises:
+        DatasetNotFoundError: There is no dataset.
+        MetadataError: Its metadata are broken.
+    """
+    from demoreel.edit.cut import cut as begin
+
+    return begin(dataset)
+
+
+def _finish_recording(path: str | os.PathLike[str]) -> None:
+    """Commit episodes that a recording had saved, but not encoded, when it was killed."""
+    import os
+
+    if os.path.isdir(os.path.join(path, ".demoreel", "encoding")):
+        from pathlib import Path
+
+        from demoreel.record.behind import finish_pending, has_pending
+
+        if has_pending(Path(path)):
+            finish_pending(Path(path))
 
 
 def __getattr__(name: str) -> Any:
@@ -82,10 +139,22 @@ def __getattr__(name: str) -> Any:
         from demoreel.read.dataset import Dataset
 
         return Dataset
-    if name == "errors":
+    if name == "ConvertReport":
+        from demoreel.convert.report import ConvertReport
+
+        return ConvertReport
+    if name in ("Recorder", "create", "resume"):
+        from demoreel import record
+
+        return getattr(record, name)
+    if name in ("convert_to_lance", "convert_to_lance_video"):
+        from demoreel.convert import by_other_names
+
+        return getattr(by_other_names, name)
+    if name in ("convert", "errors", "record"):  # the room "convert" can be called
         import importlib
 
-        return importlib.import_module("demoreel.errors")
+        return importlib.import_module(f"demoreel.{name}")
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 

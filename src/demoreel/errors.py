@@ -13,6 +13,10 @@
     │   └── UnknownKeyError   (KeyError)           no such camera, feature or window key
     ├── OutOfRangeError       (IndexError)         no such frame or episode
     ├── TargetExistsError     (FileExistsError)    a write would overwrite something
+    ├── DiskFullError         (OSError)            no room for a write; nothing was changed
+    ├── DatasetBusyError      (RuntimeError)       another process is writing the dataset
+    ├── EncoderBehindError    (RuntimeError)       neither encoders nor disk can take a picture now
+    ├── ConversionError       (RuntimeError)       what was written is not what the source holds
     └── MissingExtraError     (ImportError)        an optional dependency is not installed
 
 Each class also derives from the builtin in parentheses, so code that catches the
@@ -108,6 +112,22 @@ class OutOfRangeError(DemoreelError, IndexError):
 
 class TargetExistsError(DemoreelError, FileExistsError):
     """A write would overwrite something that is there."""
+
+
+class DiskFullError(DemoreelError, OSError):
+    """There is no room on the disk for what was to be written; the dataset is as it was."""
+
+
+class DatasetBusyError(DemoreelError, RuntimeError):
+    """Another process is writing the dataset, and a dataset has one writer."""
+
+
+class EncoderBehindError(DemoreelError, RuntimeError):
+    """Neither the encoders nor the disk can take another picture now; none was lost."""
+
+
+class ConversionError(DemoreelError, RuntimeError):
+    """What a conversion has written is not what the source holds; it was not kept."""
 
 
 class MissingExtraError(DemoreelError, ImportError):

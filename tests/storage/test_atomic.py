@@ -86,7 +86,7 @@ def test_two_writers_to_one_target_do_not_mix(tmp_path):
 
 def test_every_file_and_folder_is_synced_before_the_rename(tmp_path, monkeypatch):
     events = []
-    monkeypatch.setattr(atomic, "_sync", lambda path: events.append(Path(path).name))
+    monkeypatch.setattr(atomic, "sync_path", lambda path: events.append(Path(path).name))
     rename = os.rename
     monkeypatch.setattr(os, "rename", lambda a, b: (events.append("RENAME"), rename(a, b)))
     with staged(tmp_path / "dataset") as folder:

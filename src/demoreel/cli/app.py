@@ -13,10 +13,14 @@ import typer
 
 import demoreel
 from demoreel.cli.bench import bench
+from demoreel.cli.convert import convert
+from demoreel.cli.cut import app as cut_verbs
 from demoreel.cli.episodes import episodes
 from demoreel.cli.frame import frame
 from demoreel.cli.info import info
 from demoreel.cli.output import paint_error, printable
+from demoreel.cli.record import record
+from demoreel.cli.sql import sql
 from demoreel.errors import ArgumentError, DemoreelError, OutOfRangeError, TargetExistsError
 
 # Plain help starts three times faster than a decorated one, and reads the same when piped.
@@ -26,8 +30,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _verb in (info, episodes, frame, bench):
+for _verb in (info, episodes, frame, bench, sql, convert, record):
     app.command()(_verb)
+app.add_typer(cut_verbs)
 
 # Typer releases carry click's exceptions with them or import them; either way this is their base.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
@@ -48,9 +53,9 @@ def _demoreel(
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Robot demonstrations as they lie on disk: LeRobot v2.0, v2.1 and v3.0.
+    """Robot demonstrations as they lie on disk: LeRobot v2.0, v2.1, v3.0 and Lance.
 
-    Every command reads in place; only `frame` writes, and only the file that you name.
+    Every command reads in place; those that write do so only where you say.
     """
 
 

@@ -52,6 +52,13 @@ class Reader(Protocol):
         """Return columns of these rows, by position in the dataset, in the order asked for."""
         ...
 
+    def rows_once(self, first: int, stop: int) -> dict[str, Column]:
+        """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1.
+
+        For a reader that goes through the dataset once: nothing is kept for the next call.
+        """
+        ...
+
     def in_tables(self, camera: str) -> bool:
         """Whether a camera's pictures lie encoded in the tables, and not in videos.
 

@@ -22,6 +22,36 @@ Fill = Callable[[np.ndarray], None]
 """Decodes the episodes at these positions: calls ``write``, then ``mark_filled``."""
 
 
+class PassingColumns:
+    """Numeric columns of a few episodes that follow one another, for a reader that needs them once.
+
+    Takes what a ``ColumnStore`` takes, and lets go of rows of other episodes.
+
+    Args:
+        episodes: The dataset's episodes.
+        features: Its numeric features.
+        first: Position of the first episode.
+        stop: One past the position of the last.
+    """
+
+    def __init__(
+        self, episodes: Episodes, features: Iterable[Feature], first: int, stop: int
+    ) -> None:
+        self._begin, self._end = int(episodes.start[first]), int(episodes.start[stop])
+        rows = self._end - self._begin
+        self.columns = {f.key: np.empty((rows, *f.item_shape), f.numpy_dtype) for f in features}
+
+    def write(self, key: str, row: int, values: np.ndarray) -> None:
+        """Put a column's values there, from ``row`` on, as far as they belong here."""
+        begin, end = max(row, self._begin), min(row + len(values), self._end)
+        if begin < end:
+            place = slice(begin - self._begin, end - self._begin)
+            self.columns[key][place] = values[begin - row : end - row]
+
+    def mark_filled(self, position: int) -> None:
+        """Nothing is asked for a second time here."""
+
+
 class ColumnStore:
     """Numeric columns, addressed by position in the dataset, filled episode by episode.
 

@@ -13,11 +13,18 @@ from demoreel.errors import (
 from demoreel.layouts.base import Reader
 from demoreel.model import Info
 from demoreel.storage.json_files import read_json
+from demoreel.storage.settled import settled
 
 _OLD_HUB_TABLES = ("frames", "videos", "episodes")
 
 
-def open_reader(root: Path, *, version: int | None = None, tag: str | None = None) -> Reader:
+def open_reader(
+    root: Path,
+    *,
+    version: int | None = None,
+    tag: str | None = None,
+    tables: Path | None = None,
+) -> Reader:
     """Open the dataset in this folder, whatever its layout.
 
     Cost: reads the metadata, no table and no video; with a version or a tag, a table's manifest.
@@ -26,6 +33,8 @@ def open_reader(root: Path, *, version: int | None = None, tag: str | None = Non
         root: The dataset's folder.
         version: Of a Lance dataset, the version to read; None is the newest.
         tag: Of a Lance dataset, the tagged version to read.
+        tables: Where the Lance tables lie if not in ``root``: their folder, or the table of rows
+            (``NAME.lance``), which also says which one it is if there are several.
 
     Raises:
         DatasetNotFoundError: The folder is not there, or holds no dataset.
@@ -35,6 +44,12 @@ def open_reader(root: Path, *, version: int | None = None, tag: str | None = Non
     """
     if version is not None and tag is not None:
         raise ArgumentError("version= and tag= both name a version.", hint="give one of them")
+    return settled(root, lambda: _open_as_it_lies(root, version, tag, tables))
+
+
+def _open_as_it_lies(
+    root: Path, version: int | None, tag: str | None, tables: Path | None
+) -> Reader:
     if _lance_tables(root / "data").issuperset(_OLD_HUB_TABLES):
         raise UnsupportedVersionError(
             "This dataset is in the older Lance layout of the Hub (data/frames.lance, "
@@ -46,28 +61,56 @@ def open_reader(root: Path, *, version: int | None = None, tag: str | None = Non
     if not info_path.is_file():
         raise _not_a_dataset(root)
     info = Info.from_json(read_json(info_path), where=str(info_path))
-    reader = _reader_for(root, info, version, tag)
+    no_episodes = MetadataError(
+        "The dataset has no episodes yet.", hint="record one, then open it", dataset=root
+    )
+    if _is_new(root, info):
+        raise no_episodes
+    if tables is None:
+        layout, table = _layout(root, info)
+        reader = _reader_for(root, info, layout, table, version=version, tag=tag)
+    else:
+        folder, layout, table = _layout_of_tables(tables, root, info)
+        reader = _reader_for(root, info, layout, table, version=version, tag=tag, tables=folder)
     if len(reader.episodes) == 0:
-        raise MetadataError(
-            "The dataset has no episodes yet.", hint="record one, then open it", dataset=root
-        )
+        raise no_episodes
     return reader
 
 
-def _reader_for(root: Path, info: Info, version: int | None, tag: str | None) -> Reader:
-    layout, table = _layout(root, info)
+def layout_of(root: Path, info: Info) -> str:
+    """Return the name of the layout that lies in this folder."""
+    return _layout(root, info)[0]
+
+
+def _is_new(root: Path, info: Info) -> bool:
+    """Whether the dataset is as a recorder begins it: nothing but an info.json."""
+    if info.version != "v3.0" or info.total_episodes or (root / "meta" / "tasks.parquet").exists():
+        return False
+    return not any((root / "meta" / "episodes").glob("*/*.parquet"))
+
+
+def _reader_for(
+    root: Path,
+    info: Info,
+    layout: str,
+    table: str,
+    *,
+    version: int | None,
+    tag: str | None,
+    tables: Path | None = None,
+) -> Reader:
     if layout == "lance-native":
         from demoreel.layouts.lance_native.reader import LanceNativeReader
 
-        return LanceNativeReader(root, info, version=version, tag=tag)
+        return LanceNativeReader(root, info, version=version, tag=tag, tables=tables)
     if layout == "lance-video":
         from demoreel.layouts.lance_video.reader import LanceVideoReader
 
-        return LanceVideoReader(root, info, table, version=version, tag=tag)
+        return LanceVideoReader(root, info, table, version=version, tag=tag, tables=tables)
     if layout == "lance-frames":
         from demoreel.layouts.lance_frames.reader import LanceFramesReader
 
-        return LanceFramesReader(root, info, table, version=version, tag=tag)
+        return LanceFramesReader(root, info, table, version=version, tag=tag, tables=tables)
     if version is not None or tag is not None:
         raise ArgumentError(
             f"This dataset's layout is {layout}; only Lance datasets have versions and tags.",
@@ -99,6 +142,29 @@ def _layout(root: Path, info: Info) -> tuple[str, str]:
     if info.version.startswith("v2") or not tables or any(root.glob("data/*/*.parquet")):
         return info.version, ""
     return _named_by_its_table(root, tables)
+
+
+def _layout_of_tables(tables: Path, root: Path, info: Info) -> tuple[Path, str, str]:
+    """Return the folder of tables that lie elsewhere, their layout, and the table's name."""
+    named = tables.suffix == ".lance"
+    folder = tables.parent if named else tables
+    found = _lance_tables(folder)
+    if not found or (named and tables.stem not in found):
+        raise DatasetNotFoundError(
+            f"There is no Lance table {tables.name!r}."
+            if named
+            else "There is no Lance table in this folder.",
+            hint=f"there are: {', '.join(sorted(found))}" if found else "give the folder of one",
+            path=tables,
+            dataset=root,
+        )
+    native = info.extra.get("storage_format") == "lance" or {"frames", "videos"} <= found
+    if native and (not named or tables.stem == "frames"):
+        return folder, "lance-native", "frames"
+    if not named:
+        return folder, *_named_by_its_table(folder, found)
+    with_videos = f"{tables.stem}_videos" in found
+    return folder, "lance-video" if with_videos else "lance-frames", tables.stem
 
 
 def _lance_tables(root: Path) -> set[str]:

@@ -16,9 +16,10 @@ from demoreel.errors import VideoError
 from demoreel.layouts.base import Clip, Column
 from demoreel.layouts.lance_rows import LanceRows
 from demoreel.layouts.lance_videos import LanceVideos
-from demoreel.layouts.rows import rows_of
+from demoreel.layouts.rows import rows_of, rows_once
 from demoreel.layouts.v3.metadata import V3Metadata
 from demoreel.model import Info
+from demoreel.storage.lance_blobs import LanceBlob
 from demoreel.storage.lance_tables import LanceTable
 
 VIDEOS_VERSION = "demoreel.videos"
@@ -71,6 +72,10 @@ class LanceReader(V3Metadata):
         """Return columns of these rows, by position in the dataset."""
         return rows_of(self._rows, self.info, rows, keys)
 
+    def rows_once(self, first: int, stop: int) -> dict[str, Column]:
+        """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
+        return rows_once(self._rows, self.info, self.episodes, first, stop)
+
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
         """Return the encoded pictures of a camera whose pictures lie with the rows."""
         return self._rows.objects(rows, self.info.features[camera])
@@ -94,6 +99,14 @@ class LanceReader(V3Metadata):
         except VideoError as error:
             raise self._with_episode(error, position, camera) from error
         return self._locate(position, camera, video)
+
+    def blob(self, camera: str, chunk: int, file: int) -> LanceBlob:
+        """Return a video's bytes as Lance itself reads them, wherever they lie.
+
+        Raises:
+            VideoError: It is not in the table, or cannot be opened.
+        """
+        return self._videos.blob(camera, chunk, file)
 
     def _with_episode(self, error: VideoError, position: int, camera: str) -> VideoError:
         where = {

@@ -94,6 +94,16 @@ class LanceVideos:
         data = self._bytes(place, name)
         return index_video(data, name, stored=lambda: self._stored_index(place, data, name))
 
+    def blob(self, camera: str, chunk: int, file: int) -> LanceBlob:
+        """Return a video's bytes as Lance itself reads them.
+
+        Raises:
+            VideoError: It is not in the table, twice in it, or cannot be opened.
+            TableError: The table is missing or damaged.
+        """
+        name = f"{self._table.path}#{camera}/chunk-{chunk:03d}/file-{file:03d}"
+        return self._blob(self._place(camera, chunk, file, name), name)
+
     def _place(self, camera: str, chunk: int, file: int, name: str) -> int:
         numbers = self._rows.numbers.get(camera, np.zeros(0, np.int64))
         wanted = chunk << 32 | file

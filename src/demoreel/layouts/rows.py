@@ -9,6 +9,7 @@ batch is one indexing operation; text, language and pictures stay in Arrow.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 
 from demoreel.errors import TableError
 from demoreel.layouts import arrow_in
-from demoreel.layouts.column_store import ColumnStore
+from demoreel.layouts.column_store import ColumnStore, PassingColumns
 from demoreel.layouts.find_rows import find_rows, runs
 from demoreel.layouts.language import parsed_rows
 from demoreel.model import Episodes, Feature, Info
@@ -40,12 +41,14 @@ class _File:
         target: For each row of the file, its position in the dataset; -1 for orphans.
         edges: Where row groups begin, and the number of rows at the end.
         problem: Episodes (by position) that are not whole, and why.
+        identity: Changes when another file takes its place.
     """
 
     rows: dict[int, np.ndarray]
     target: np.ndarray
     edges: np.ndarray
     problem: dict[int, str]
+    identity: object
 
     def groups_of(self, positions: list[int]) -> list[int]:
         """Return the row groups that hold rows of these episodes."""
@@ -86,27 +89,37 @@ class ParquetRows:
         self._file_ids = file_ids
         # Sorted once, so that the episodes of a file are found without a look at all of them.
         self._by_file = np.argsort(file_ids, kind="stable")
-        self._files: ByteCache[str, _File] = ByteCache(_TABLE_BYTES)
-        self._arrow: ByteCache[tuple[str, int, str], pa.Array] = ByteCache(_ARROW_BYTES)
+        self._files: ByteCache[tuple[str, object], _File] = ByteCache(_TABLE_BYTES)
+        self._arrow: ByteCache[tuple[str, object, int, str], pa.Array] = ByteCache(_ARROW_BYTES)
         self._store = ColumnStore(episodes, self._numeric, fingerprint)
 
     def numbers(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray]:
         """Return numeric columns of these rows; one indexing operation each once decoded."""
         return self._store.numbers(rows, keys, self._fill)
 
-    def _fill(self, positions: np.ndarray) -> None:
+    def numbers_once(self, first: int, stop: int) -> dict[str, np.ndarray]:
+        """Return all numeric columns of the episodes at these positions, and keep nothing."""
+        passing = PassingColumns(self._episodes, self._numeric, first, stop)
+        self._fill(np.arange(first, stop), passing)
+        return passing.columns
+
+    def _fill(
+        self, positions: np.ndarray, store: ColumnStore | PassingColumns | None = None
+    ) -> None:
         files: dict[str, list[int]] = {}
         for position in positions.tolist():
             files.setdefault(self._file_of(position), []).append(position)
         for name, wanted in files.items():
-            self._fill_from(name, wanted)
+            self._fill_from(name, wanted, store or self._store)
 
-    def _fill_from(self, name: str, positions: list[int]) -> None:
+    def _fill_from(
+        self, name: str, positions: list[int], store: ColumnStore | PassingColumns
+    ) -> None:
         file = self._file(positions[0])
         for position in positions:
             self._refuse_problem(file, position)
         needed = file.groups_of(positions)
-        table = self._read(name, needed, [f.key for f in self._numeric])
+        table = self._read(name, file, needed, [f.key for f in self._numeric])
         target = np.concatenate([file.target[file.edges[g] : file.edges[g + 1]] for g in needed])
         keep = np.flatnonzero(target >= 0)
         where = str(self._root / name)
@@ -115,8 +128,8 @@ class ParquetRows:
             values = arrow_in.numbers(array, feature, where=where)
             for at, stop in runs(target[keep]):
                 start_row = int(target[keep[at]])
-                self._store.write(feature.key, start_row, values[keep[at:stop]])
-        self._mark_filled(file, needed, target[keep])
+                store.write(feature.key, start_row, values[keep[at:stop]])
+        self._mark_filled(file, target[keep], store)
 
     def _refuse_problem(self, file: _File, position: int) -> None:
         if position in file.problem:
@@ -128,19 +141,32 @@ class ParquetRows:
                 episode=int(self._episodes.episode_index[position]),
             )
 
-    def _mark_filled(self, file: _File, groups: list[int], target: np.ndarray) -> None:
+    def _mark_filled(
+        self, file: _File, target: np.ndarray, store: ColumnStore | PassingColumns
+    ) -> None:
         """Mark the episodes that lie wholly in the row groups that were just decoded."""
         found, counts = np.unique(self._episodes.positions_of_rows(target), return_counts=True)
         whole = found[counts == self._episodes.length[found]]
         for position in whole.tolist():
             if position not in file.problem:
-                self._store.mark_filled(position)
+                store.mark_filled(position)
 
     def _file(self, position: int) -> _File:
         name = self._file_of(position)
-        return self._files.get(name, lambda: self._inspect(name, self._positions_in(position)))
+        now = self._identity(name)
+        return self._files.get(
+            (name, now), lambda: self._inspect(name, now, self._positions_in(position))
+        )
 
-    def _inspect(self, name: str, expected: np.ndarray) -> tuple[_File, int]:
+    def _identity(self, name: str) -> object:
+        """Return what changes when another file takes this one's place, as merging has it."""
+        try:
+            status = os.stat(self._root / name)
+        except OSError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def _inspect(self, name: str, identity: object, expected: np.ndarray) -> tuple[_File, int]:
         """Read a file's footer and its two smallest columns: which row is which."""
         with self._open(name) as parquet:
             sizes = [parquet.metadata.row_group(g).num_rows for g in range(parquet.num_row_groups)]
@@ -158,7 +184,7 @@ class ParquetRows:
         for position, places in rows.items():
             target[places] = int(self._episodes.start[position]) + np.arange(len(places))
         edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return _File(rows, target, edges, problem), target.nbytes * 2 + 200 * len(rows)
+        return _File(rows, target, edges, problem, identity), target.nbytes * 2 + 200 * len(rows)
 
     def _positions_in(self, position: int) -> np.ndarray:
         """Return the positions of the episodes that share this one's file."""
@@ -178,25 +204,32 @@ class ParquetRows:
             at = file.rows[position][rows[places] - int(self._episodes.start[position])]
             groups = file.group_of(at)
             for place, row, group in zip(places, at, groups.tolist(), strict=True):
-                array = self._arrow_column(self._file_of(position), group, feature)
+                array = self._arrow_column(self._file_of(position), file, group, feature)
                 result[place] = array[int(row - file.edges[group])].as_py()
         if feature.is_language:
             where = str(self._root)
             return [parsed_rows(value, key=feature.key, where=where) for value in result]
         return result
 
-    def _arrow_column(self, name: str, group: int, feature: Feature) -> pa.Array:
+    def _arrow_column(self, name: str, file: _File, group: int, feature: Feature) -> pa.Array:
         def make() -> tuple[pa.Array, int]:
-            table = self._read(name, [group], [feature.key])
+            table = self._read(name, file, [group], [feature.key])
             array = table.column(feature.key).combine_chunks()
             if feature.is_image:
                 array = arrow_in.pictures(array, key=feature.key, where=str(self._root / name))
             return array, array.nbytes
 
-        return self._arrow.get((name, group, feature.key), make)
+        return self._arrow.get((name, file.identity, group, feature.key), make)
 
-    def _read(self, name: str, groups: list[int], keys: list[str]) -> pa.Table:
+    def _read(self, name: str, file: _File, groups: list[int], keys: list[str]) -> pa.Table:
         with self._open(name) as parquet:
+            if self._identity(name) != file.identity:
+                raise TableError(
+                    "A table was replaced while it was being read.",
+                    hint="another process merges the dataset's files; read again",
+                    dataset=self._root,
+                    file=name,
+                )
             present = set(parquet.schema_arrow.names)
             absent = [key for key in keys if key not in present]
             if absent:
@@ -247,6 +280,10 @@ class Rows(Protocol):
         """Return numeric columns of these rows."""
         ...
 
+    def numbers_once(self, first: int, stop: int) -> dict[str, np.ndarray]:
+        """Return all numeric columns of the episodes at these positions, and keep nothing."""
+        ...
+
     def objects(self, rows: np.ndarray, feature: Feature) -> list[Any]:
         """Return a text, language or image column of these rows as Python values."""
         ...
@@ -259,6 +296,18 @@ def rows_of(
     features = [info.features[key] for key in keys]
     numeric = tables.numbers(rows, [f.key for f in features if f.is_numeric])
     return {f.key: numeric[f.key] if f.is_numeric else tables.objects(rows, f) for f in features}
+
+
+def rows_once(
+    tables: Rows, info: Info, episodes: Episodes, first: int, stop: int
+) -> dict[str, np.ndarray | list[Any]]:
+    """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
+    columns: dict[str, np.ndarray | list[Any]] = dict(tables.numbers_once(first, stop))
+    rows = np.arange(int(episodes.start[first]), int(episodes.start[stop]))
+    for feature in info.features.values():
+        if feature.is_string or feature.is_language:
+            columns[feature.key] = tables.objects(rows, feature)
+    return columns
 
 
 def _first_line(error: Exception) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from functools import lru_cache
+from typing import Any
 
 import av
 import numpy as np
@@ -21,6 +22,13 @@ _MOST_REFORMATTERS = 16
 _GBR_TO_RGB = (1, 2, 0)  # planes come as G, B, R
 _PIXELS_TO_COMPARE = 1 << 16
 _MOST_TRIALS = 64
+
+# PyAV before 17, which lerobot wants, knows no threads= (it converts on one), and takes every
+# picture for BT.601 in limited range unless it is told what the frame says of itself.
+_OLD_PYAV = int(av.__version__.split(".")[0]) < 17
+ONE_THREAD: dict[str, Any] = {} if _OLD_PYAV else {"threads": 1}
+_BT709, _BT601 = 1, 5
+_FULL_RANGE = 2
 
 
 class Painter:
@@ -38,12 +46,15 @@ class Painter:
         ):
             self._planes(frame, out, height, width)
         else:
-            packed = self._reformat(frame, "rgb24", height, width)
-            out[...] = (
-                _rows(packed.planes[0], height, width * 3)
-                .reshape(height, width, 3)
-                .transpose(2, 0, 1)
-            )
+            out[...] = self._packed(frame, height, width).transpose(2, 0, 1)
+
+    def packed(self, frame: av.VideoFrame) -> np.ndarray:
+        """Return a frame as RGB (height, width, 3; uint8), the same pixels as ``paint`` gives."""
+        return self._packed(frame, frame.height, frame.width)
+
+    def _packed(self, frame: av.VideoFrame, height: int, width: int) -> np.ndarray:
+        packed = self._reformat(frame, "rgb24", height, width)
+        return _rows(packed.planes[0], height, width * 3).reshape(height, width, 3)
 
     def _planes(self, frame: av.VideoFrame, out: np.ndarray, height: int, width: int) -> None:
         planar = self._reformat(frame, "gbrp", height, width)
@@ -64,9 +75,21 @@ class Painter:
             width=width,
             height=height,
             format=form,
-            threads=1,
             interpolation=Interpolation.BILINEAR,
+            **(_colours_of(frame) if _OLD_PYAV else ONE_THREAD),
         )
+
+
+def _colours_of(frame: av.VideoFrame) -> dict[str, int]:
+    """Return what old versions of PyAV must be told to convert a frame's colours to RGB."""
+    space = int(frame.colorspace)
+    full = frame.format.name.startswith("yuvj")  # whatever else the frame says
+    return {
+        "src_colorspace": space,
+        "src_color_range": _FULL_RANGE if full else int(frame.color_range),
+        # RGB has none, but only where the two differ is the source's looked at.
+        "dst_colorspace": _BT601 if space == _BT709 else _BT709,
+    }
 
 
 def depth_codes(frame: av.VideoFrame) -> np.ndarray:
@@ -104,6 +127,4 @@ def _agree_on_noise(form: str, width: int, height: int, color_range: int, space:
     painter = Painter()
     planes = np.empty((3, height, width), dtype=np.uint8)
     painter._planes(noise, planes, height, width)
-    packed = painter._reformat(noise, "rgb24", height, width)
-    rows = _rows(packed.planes[0], height, width * 3).reshape(height, width, 3)
-    return bool(np.array_equal(planes.transpose(1, 2, 0), rows))
+    return bool(np.array_equal(planes.transpose(1, 2, 0), painter.packed(noise)))

@@ -60,7 +60,7 @@ def probe(path: str | os.PathLike[str]) -> tuple[Signature, int]:
     """
     with _opened(path) as (container, stream):
         found = _signature(stream)
-        if "mp4" in container.format.name:
+        if "mp4" in container.format.name and hasattr(stream, "index_entries"):  # PyAV from 16
             return found, sum(not entry.is_discard for entry in stream.index_entries)
         return found, sum(not packet.is_discard for packet in _packets(container, stream))
 

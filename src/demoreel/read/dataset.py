@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+import pyarrow as pa
 
 from demoreel.errors import ArgumentError, OutOfRangeError, UnknownKeyError, nearest
 from demoreel.layouts.base import Reader
@@ -45,6 +46,8 @@ class Dataset:
         decode_threads: int | None = None,
         version: int | None = None,
         tag: str | None = None,
+        tables: str | os.PathLike[str] | None = None,
+        filter: str | None = None,
     ) -> None:
         # Iterables are listed first: pickling must be able to hand them on.
         self._arguments: dict[str, Any] = {
@@ -58,15 +61,24 @@ class Dataset:
             "decode_threads": decode_threads,
             "version": version,
             "tag": tag,
+            "tables": None if tables is None else str(tables),
+            "filter": filter,
         }
         self._open()
 
     def _open(self) -> None:
         args = self._arguments
         self.root = Path(args["root"])
-        self._reader = open_reader(self.root, version=args["version"], tag=args["tag"])
+        self._reader = open_reader(
+            self.root,
+            version=args["version"],
+            tag=args["tag"],
+            tables=None if args["tables"] is None else Path(args["tables"]),
+        )
         self.cameras = self._chosen_cameras(args["cameras"])
         self._selected = self._chosen_episodes(args["episodes"])
+        if args["filter"] is not None:
+            self._keep_matching(args["filter"])
         self.offsets = frame_offsets(
             args["windows"],
             known=self._window_keys(),
@@ -109,6 +121,19 @@ class Dataset:
             raise ArgumentError("episodes= is empty.", hint="leave it out to read all")
         every = self._reader.episodes
         return np.unique(np.array([every.position_of(number) for number in wanted]))
+
+    def _keep_matching(self, condition: str) -> None:
+        """Keep the episodes with a frame that meets a condition; other processes get their list."""
+        from demoreel.read.sql import episodes_where
+
+        self._selected = episodes_where(self._reader, self._positions, condition)
+        chosen = self._reader.episodes.episode_index[self._selected].tolist()
+        self._arguments = {**self._arguments, "episodes": chosen, "filter": None}
+
+    @property
+    def _positions(self) -> np.ndarray:
+        """Where the chosen episodes stand in the layout."""
+        return np.arange(len(self._reader.episodes)) if self._selected is None else self._selected
 
     def _window_keys(self) -> list[str]:
         features = self.info.features
@@ -229,6 +254,26 @@ class Dataset:
         self.episodes.position_of(number)
         every = self._reader.episodes
         return EpisodeView(self._reader, every.position_of(number), self._batches.pool)
+
+    def sql(self, query: str) -> pa.Table:
+        """Answer a question in SQL about the chosen episodes, at the version that is open.
+
+        Cost: reads the columns that the query names. The answer is held in memory; nothing is
+        written, and no other file can be read.
+
+        Args:
+            query: One SELECT in DuckDB's SQL, over the tables ``frames`` (a row a frame, dots in
+                names become underscores; quoted, ``"observation.state"`` works too), ``episodes``,
+                ``tasks`` and ``videos``. Arrays count from 1. Pictures are left out.
+
+        Raises:
+            ArgumentError: The query is not one SELECT, or DuckDB does not accept it.
+            TableError: A table is missing or damaged.
+            MissingExtraError: DuckDB is not installed.
+        """
+        from demoreel.read.sql import query as answer
+
+        return answer(self._reader, self._positions, query)
 
     def __repr__(self) -> str:
         return (

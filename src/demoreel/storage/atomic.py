@@ -47,7 +47,7 @@ def staged(target: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
-    _sync(final.parent)
+    sync_path(final.parent)
 
 
 def write_file(path: str | os.PathLike[str], content: bytes) -> None:
@@ -69,15 +69,15 @@ def write_file(path: str | os.PathLike[str], content: bytes) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
-    _sync(final.parent)
+    sync_path(final.parent)
 
 
 def sync_tree(folder: Path) -> None:
     """Force every file and folder below ``folder``, and itself, to disk."""
     for parent, _, files in os.walk(folder, topdown=False):
         for name in files:
-            _sync(Path(parent) / name)
-        _sync(Path(parent))
+            sync_path(Path(parent) / name)
+        sync_path(Path(parent))
 
 
 def _refuse_existing(final: Path) -> None:
@@ -100,7 +100,8 @@ def _rename_folder(staging: Path, final: Path) -> None:
         raise error
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Force one file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""The faces that training code knows: ``LeRobotDataset`` and its metadata, as torch datasets."""
+"""The faces that training code knows: ``LeRobotDataset`` and the two classes for Lance datasets."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ except ImportError as error:
     ) from error
 
 from demoreel.torch.dataset import LeRobotDataset
+from demoreel.torch.lance import LeRobotLanceDataset, LeRobotLanceVideoDataset
 from demoreel.torch.metadata import LeRobotDatasetMetadata
+from demoreel.torch.recording import VideoEncodingManager
 
-__all__ = ["LeRobotDataset", "LeRobotDatasetMetadata"]
+__all__ = [
+    "LeRobotDataset",
+    "LeRobotDatasetMetadata",
+    "LeRobotLanceDataset",
+    "LeRobotLanceVideoDataset",
+    "VideoEncodingManager",
+]

@@ -5,29 +5,34 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 
 from demoreel.errors import ArgumentError
+from demoreel.layouts.detect import open_reader
 from demoreel.read.dataset import Dataset
 from demoreel.torch.collate import cut_samples
 from demoreel.torch.home import local_root
+from demoreel.torch.kinship import LeRobotKin
 from demoreel.torch.memory import Allocator, TensorBatch, ring_of_this_worker
 from demoreel.torch.metadata import LeRobotDatasetMetadata
+from demoreel.torch.place import Place
+from demoreel.torch.recording import RecordingDataset
 from demoreel.torch.ring import Ring
+from demoreel.torch.tables import RelativeIndices, hf_dataset
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
 
-class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
-    """A dataset on this machine, v2.0, v2.1 or v3.0, with lerobot 0.6.1's items.
+class LeRobotDataset(RecordingDataset, LeRobotKin, torch.utils.data.Dataset[dict[str, Any]]):
+    """A dataset on this machine, of any layout, with lerobot 0.6.1's items.
 
     Items have lerobot's keys, dtypes, shapes and values: numbers as float32, int64 or bool,
     pictures as (channels, height, width), float32 in 0..1 or uint8, depth as float32, windows with
     a leading axis and a ``KEY_is_pad`` mask, and the ``task``. ``DataLoader`` fetches whole batches
-    at once.
+    at once. Where lerobot is imported too, ``isinstance`` takes it for lerobot's own.
 
     Args:
         repo_id: ``me/my_task``; names the folder under ``HF_LEROBOT_HOME`` if ``root`` is None.
@@ -73,22 +78,60 @@ class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
         image_size: tuple[int, int] | None = None,
         decode_threads: int | None = None,
     ) -> None:
+        root_of = local_root(repo_id, None if root is None else Path(root), revision)
+        self._open(
+            Place(repo_id, root_of, tables=None),
+            episodes=episodes,
+            image_transforms=image_transforms,
+            delta_timestamps=delta_timestamps,
+            tolerance_s=tolerance_s,
+            revision=revision,
+            force_cache_sync=force_cache_sync,
+            return_uint8=return_uint8,
+            episode_filter=episode_filter,
+            depth_output_unit=depth_output_unit,
+            cameras=cameras,
+            image_size=image_size,
+            decode_threads=decode_threads,
+        )
+
+    def _open(
+        self,
+        place: Place,
+        *,
+        episodes: Sequence[int] | None,
+        image_transforms: Transform | None,
+        delta_timestamps: dict[str, list[float]] | None,
+        tolerance_s: float,
+        revision: str | None,
+        force_cache_sync: bool | None,
+        return_uint8: bool,
+        episode_filter: Callable[[dict[str, Any]], bool] | None,
+        depth_output_unit: Literal["mm", "m"] | None,
+        cameras: Sequence[str] | None,
+        image_size: tuple[int, int] | None,
+        decode_threads: int | None,
+        version: int | None = None,
+        tag: str | None = None,
+    ) -> None:
         if force_cache_sync:
             raise ArgumentError(
                 "force_cache_sync=True asks for the network; datasets are read where they lie.",
                 hint="fetch the dataset anew, or leave force_cache_sync out",
             )
-        self.repo_id = repo_id
-        self.root = local_root(repo_id, None if root is None else Path(root), revision)
+        self.repo_id = place.repo_id
+        self.root = place.root
         if episode_filter is not None:
-            episodes = self._filtered(episode_filter, episodes, revision)
+            episodes = self._filtered(episode_filter, episodes, revision, place)
         self.episodes = None if episodes is None else list(episodes)
         self.delta_timestamps = delta_timestamps
         self.tolerance_s = tolerance_s
         self.set_image_transforms(image_transforms)
         self._return_uint8 = return_uint8
         self._revision = revision
-        self._depth_unit = depth_output_unit
+        self._depth_unit: Literal["mm", "m"] = depth_output_unit or "mm"
+        self._image_size = image_size
+        self._decode_threads = decode_threads
         self.reader = Dataset(
             self.root,
             episodes=self.episodes,
@@ -96,8 +139,11 @@ class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
             image_size=image_size,
             windows=_seconds(delta_timestamps),
             tolerance_s=tolerance_s,
-            depth_unit=depth_output_unit,
+            depth_unit=self._depth_unit,
             decode_threads=decode_threads,
+            version=version,
+            tag=tag,
+            tables=place.tables,
         )
         self._ring_of_process: tuple[int | None, Ring | None] = (None, None)
         self._describe()
@@ -107,8 +153,10 @@ class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
         keep: Callable[[dict[str, Any]], bool],
         episodes: Sequence[int] | None,
         revision: str | None,
+        place: Place,
     ) -> list[int]:
-        meta = LeRobotDatasetMetadata(self.repo_id, self.root, revision)
+        reader = open_reader(place.root, tables=place.tables)
+        meta = LeRobotDatasetMetadata(self.repo_id, self.root, revision, reader=reader)
         chosen = meta.filter_episodes(keep, None if episodes is None else list(episodes))
         if not chosen:
             raise ArgumentError("episode_filter keeps no episode.", dataset=self.root)
@@ -122,6 +170,11 @@ class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self.revision = self.meta.revision
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._recorder is not None:
+            raise ArgumentError(
+                "A dataset that is being recorded stays in its process.",
+                hint="open it again to read it elsewhere",
+            )
         state = self.__dict__.copy()
         del state["meta"]  # every process reads the metadata itself
         state["_ring_of_process"] = (None, None)
@@ -144,11 +197,13 @@ class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
     @property
     def num_frames(self) -> int:
         """Frames in the chosen episodes."""
-        return len(self.reader)
+        return len(self.reader) if self._recorder is None else self._recorder.num_frames
 
     @property
     def num_episodes(self) -> int:
         """Chosen episodes."""
+        if self._recorder is not None:
+            return self._recorder.num_episodes
         return len(self.reader.episodes)
 
     @property
@@ -157,6 +212,39 @@ class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
         if self.delta_timestamps is None:
             return None
         return {key: offsets.tolist() for key, offsets in self.reader.offsets.items()}
+
+    @property
+    def depth_output_unit(self) -> str:
+        """Unit of depth pictures and their statistics."""
+        return self._depth_unit
+
+    @property
+    def absolute_to_relative_idx(self) -> RelativeIndices | None:
+        """Which item each frame of the chosen episodes is; None if all were chosen.
+
+        lerobot's ``EpisodeAwareSampler`` counts frames of the whole dataset and asks for this.
+        """
+        if self.episodes is None:
+            return None
+        every = self.reader.reader.episodes
+        chosen = [every.position_of(int(n)) for n in self.reader.episodes.episode_index]
+        first = np.asarray(self.meta.episodes["dataset_from_index"])[chosen]
+        return RelativeIndices(first, self.reader.episodes.start)
+
+    @property
+    def hf_dataset(self) -> Any:
+        """The rows without pictures as a Hugging Face dataset, for lerobot's tools.
+
+        Cost: reads every row into memory, each time.
+
+        Raises:
+            MissingExtraError: The package ``datasets`` is not installed.
+        """
+        return hf_dataset(self.reader)
+
+    def select_columns(self, column_names: str | list[str]) -> Any:
+        """Return these columns of ``hf_dataset``."""
+        return self.hf_dataset.select_columns(column_names)
 
     def set_image_transforms(self, image_transforms: Transform | None) -> None:
         """Apply this to pictures from now on."""
@@ -171,8 +259,15 @@ class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return self.num_frames
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return one item."""
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return one item, or the list of a slice's."""
+        if isinstance(index, slice):
+            wanted = range(*index.indices(len(self)))
+            return [dict(item) for item in self.__getitems__(wanted)] if wanted else []
         return dict(self.__getitems__([index])[0])
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
@@ -222,8 +317,9 @@ class LeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return torch.div(tensor, 255.0, out=unit)
 
     def __repr__(self) -> str:
+        layout = "recording" if self._recorder is not None else self.reader.layout
         return (
-            f"LeRobotDataset(repo_id={self.repo_id!r}, layout={self.reader.layout!r}, "
+            f"{type(self).__name__}(repo_id={self.repo_id!r}, layout={layout!r}, "
             f"num_episodes={self.num_episodes}, num_frames={self.num_frames})"
         )
 

@@ -14,6 +14,7 @@ from demoreel.errors import MissingExtraError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.model import Stats
+from demoreel.model.feature import LANGUAGE_KEYS
 from demoreel.torch.home import local_root
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _STATS_IN_DEPTH_UNITS = ("min", "max", "mean", "std", "q01", "q10", "q50", "q90"
 
 
 class LeRobotDatasetMetadata:
-    """Metadata of a dataset on this machine, v2.0, v2.1 or v3.0.
+    """Metadata of a dataset on this machine, of any layout.
 
     Args:
         repo_id: ``me/my_task``; names the folder under ``HF_LEROBOT_HOME`` if ``root`` is None.
@@ -164,6 +165,11 @@ class LeRobotDatasetMetadata:
     def depth_keys(self) -> list[str]:
         """Depth cameras."""
         return list(self._reader.info.depth_keys)
+
+    @property
+    def has_language_columns(self) -> bool:
+        """Whether frames carry language; then batches need a collation that keeps lists."""
+        return any(key in self.features for key in LANGUAGE_KEYS)
 
     @property
     def names(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class LanceFramesReader(LanceReader):
         table: Name of the table, without its ending.
         version: A version of the table; None is the newest.
         tag: A version's name.
+        tables: The folder of the tables, if not ``root``.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
@@ -44,6 +45,7 @@ class LanceFramesReader(LanceReader):
         *,
         version: int | None = None,
         tag: str | None = None,
+        tables: Path | None = None,
     ) -> None:
-        frames = root / f"{table}.lance"
+        frames = (tables or root) / f"{table}.lance"
         super().__init__(root, info, *tables_of(frames, None, version=version, tag=tag))

@@ -27,6 +27,7 @@ class LanceNativeReader(LanceReader):
         info: Its info.
         version: A version of ``frames.lance``; None is the newest.
         tag: A version's name.
+        tables: The folder of the tables, if not ``root``.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
@@ -36,7 +37,14 @@ class LanceNativeReader(LanceReader):
     layout = "lance-native"
 
     def __init__(
-        self, root: Path, info: Info, *, version: int | None = None, tag: str | None = None
+        self,
+        root: Path,
+        info: Info,
+        *,
+        version: int | None = None,
+        tag: str | None = None,
+        tables: Path | None = None,
     ) -> None:
-        videos = root / VIDEOS if info.video_keys else None
-        super().__init__(root, info, *tables_of(root / FRAMES, videos, version=version, tag=tag))
+        folder = tables or root
+        videos = folder / VIDEOS if info.video_keys else None
+        super().__init__(root, info, *tables_of(folder / FRAMES, videos, version=version, tag=tag))

@@ -27,6 +27,7 @@ class LanceVideoReader(LanceReader):
         table: Name of the table of rows, without its ending.
         version: A version of that table; None is the newest.
         tag: A version's name.
+        tables: The folder of the tables, if not ``root``.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
@@ -43,6 +44,8 @@ class LanceVideoReader(LanceReader):
         *,
         version: int | None = None,
         tag: str | None = None,
+        tables: Path | None = None,
     ) -> None:
-        frames, videos = root / f"{table}.lance", root / f"{table}_videos.lance"
+        folder = tables or root
+        frames, videos = folder / f"{table}.lance", folder / f"{table}_videos.lance"
         super().__init__(root, info, *tables_of(frames, videos, version=version, tag=tag))

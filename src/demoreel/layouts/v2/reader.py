@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from demoreel.errors import DemoreelWarning, FrameMismatchError, MetadataError
 from demoreel.layouts.base import Clip, Column
-from demoreel.layouts.rows import ParquetRows, rows_of
+from demoreel.layouts.rows import ParquetRows, rows_of, rows_once
 from demoreel.media.video import open_video
 from demoreel.model import Episodes, Info, Stats, Tasks, combine_stats, stats_from_json
 from demoreel.storage.arrow import as_numpy, is_number
@@ -99,6 +99,10 @@ class V2Reader:
     def rows(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
         """Return columns of these rows, by position in the dataset."""
         return rows_of(self._rows, self.info, rows, keys)
+
+    def rows_once(self, first: int, stop: int) -> dict[str, Column]:
+        """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
+        return rows_once(self._rows, self.info, self.episodes, first, stop)
 
     def in_tables(self, camera: str) -> bool:
         """Whether a camera's pictures lie encoded in the tables, and not in videos."""
