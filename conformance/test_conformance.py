@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lerobot_answers import describe
+from recorded import close_all, recorded, resumed
 
 import demoreel
 from demoreel.testing import make_dataset
@@ -263,6 +264,10 @@ def as_lance(source: str, cases: dict[str, Kwargs], **layouts: dict[str, Any]) -
     ]
 
 
+RECORDED = written_cases(20, FRONT, WRIST, "action")
+FEW_RECORDED = {case: RECORDED[case] for case in ("uint8", "windows")}
+RESUMED = {case: kitchen_cases()[case] for case in ("uint8", "episodes_and_windows")}
+
 VIDEO, NATIVE = {"to": "lance-video"}, {"to": "lance-native"}
 G1 = g1_cases()
 SUBJECTS = [
@@ -309,6 +314,10 @@ SUBJECTS = [
         write=depth_language_and_changing_tasks,
     ),
     Subject("pictures_in_tables", written_cases(10, FRONT, "action"), write=pictures_in_tables),
+    Subject("recorded_h264", RECORDED, write=recorded("h264", finish=True)),
+    Subject("recorded_av1", FEW_RECORDED, write=recorded("av1", finish=True)),
+    Subject("while_recording", FEW_RECORDED, write=recorded("h264", finish=False)),
+    Subject("resumed", RESUMED, write=resumed(FIXTURES / "kitchen_v30")),
     *as_lance(
         "two_cameras_in_many_files",
         written_cases(30, FRONT, WRIST, "action"),
@@ -360,7 +369,7 @@ class Answers:
 
 
 @pytest.fixture(scope="session")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     """Write the datasets, and ask lerobot about all of them in one process."""
     if not LEROBOT_PYTHON:
         pytest.skip("DEMOREEL_LEROBOT_PYTHON is not set: run `make conformance`")
@@ -385,7 +394,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
         ],
         check=True,
     )
-    return Answers(roots, json.loads((scratch / "answers.json").read_text())["datasets"])
+    yield Answers(roots, json.loads((scratch / "answers.json").read_text())["datasets"])
+    close_all()
 
 
 def find_or_write(scratch: Path) -> Iterator[tuple[str, Path | Exception]]:
