@@ -37,7 +37,7 @@ def test_small_cameras_get_the_first_that_works_and_can_be_recorded(filming, cac
     assert chosen.encoder in HARDWARE_ENCODERS or chosen.codec == "av1"
     assert (chosen.gop, chosen.pix_fmt) == (2, "yuv420p")
     if chosen.codec == "av1":
-        assert chosen.crf == 30
+        assert chosen.crf == 36
     plans = [filming.camera("front", settings=chosen)]
     with CameraEncoders(plans, fps=5, workdir=tmp_path / "work") as encoders:
         filming.put(encoders, plans, 0, 5)
@@ -48,7 +48,7 @@ def test_what_was_measured_is_kept(filming, cache):
     plans = [filming.camera()]
     first = choose_codec(plans, 5, order=SOFTWARE, cache=cache)
     (measured,) = json.loads(cache.read_text()).values()
-    assert list(measured) == ["libsvtav1 9 30 2"]
+    assert list(measured) == ["libsvtav1 9 36 2"]
     # Were it measured again, it would not be found to take more than the machine has.
     kept = {key: dict.fromkeys(value, 1e9) for key, value in json.loads(cache.read_text()).items()}
     cache.write_text(json.dumps(kept))
