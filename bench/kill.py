@@ -54,8 +54,8 @@ def main() -> int:
             if number % 50 == 49:
                 print(f"{number + 1} rounds, {saved} episodes saved, none lost", file=sys.stderr)
     print(
-        f"{options.rounds} kills, {saved} episodes saved, 0 lost, {more} times the episode that was "
-        f"being saved is there too; {time.monotonic() - begin:.0f} s"
+        f"{options.rounds} kills, {saved} episodes saved, 0 lost, {more} times the episode that "
+        f"was being saved is there too; {time.monotonic() - begin:.0f} s"
     )
     return 0
 
