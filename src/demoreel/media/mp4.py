@@ -41,6 +41,8 @@ _CONFIGS = {
     b"hev1": b"hvcC",
 }
 _MPEG4_VISUAL = 0x20
+_ENTRY_HEAD = 78  # bytes of a video's sample entry before the boxes in it
+_PLACEMENT = 44  # bytes at the end of a track header: matrix, width, height
 _LAST_MATRIX = 14  # of ISO 23001-8, as far as FFmpeg converts them
 
 
@@ -91,6 +93,50 @@ def read_index(
             file=name,
         )
     return index
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a video's track says of its packets, as bytes to be written again.
+
+    Attributes:
+        kind: The sample entry's four letters, e.g. ``av01``.
+        entry: The sample entry's content.
+        placement: The end of the track header: matrix, width and height of the shown picture.
+    """
+
+    kind: bytes
+    entry: bytes
+    placement: bytes
+
+    def boxes(self) -> list[tuple[bytes, bytes]]:
+        """Return the boxes inside the sample entry: kind and content."""
+        return list(_boxes(self.entry, _ENTRY_HEAD))
+
+    @property
+    def head(self) -> bytes:
+        """The part of the sample entry before its boxes."""
+        return self.entry[:_ENTRY_HEAD]
+
+
+def read_description(file: Bytes, *, name: str) -> Description | None:
+    """Return how an mp4 describes its video track; None where it needs a demuxer.
+
+    Raises:
+        VideoError: The file is empty or cut off.
+    """
+    moov = _find_moov(file, name)
+    if moov is None or _child(moov, b"mvex") is not None or _child(moov, b"cmov") is not None:
+        return None
+    try:
+        track = _video_track(moov)
+        stsd = _required(track, b"mdia", b"minf", b"stbl", b"stsd")
+        kind, entry = next(_boxes(stsd, 8))
+        if struct.unpack_from(">I", stsd, 4)[0] != 1 or kind not in _DECODERS:
+            return None
+        return Description(kind, entry, _required(track, b"tkhd")[-_PLACEMENT:])
+    except (_Unusual, struct.error, ValueError, StopIteration):
+        return None
 
 
 def _noted_moov(file: Bytes, place: tuple[int, int] | None) -> bytes | None:

@@ -1,0 +1,148 @@
+"""Choosing clips: by a condition, by order, into parts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from demoreel.edit.clips import Clip, CutList
+from demoreel.edit.sources import open_source
+from demoreel.errors import ArgumentError
+from demoreel.layouts.base import Reader
+from demoreel.read.sql import query
+
+Part = float | range | Iterable[int]
+"""A share of the episodes, or which of them."""
+
+_COLUMNS = "episode_index, length, seconds, task, tasks"
+_ROUNDING = 1e-9
+
+
+def matching(cutlist: CutList, where: str | None, order_by: str | None) -> tuple[Clip, ...]:
+    """Return the clips whose episodes meet a condition, sorted by an expression.
+
+    Raises:
+        ArgumentError: The condition is not understood, or no episode meets it.
+        MissingExtraError: DuckDB is not installed.
+    """
+    keys: dict[tuple[int, int], Any] = {}
+    expression, backwards = _sort_key(order_by)
+    for number, source in enumerate(cutlist.sources):
+        found = _asked(open_source(source), where, expression)
+        keys |= {(number, episode): key for episode, key in found}
+    chosen = [clip for clip in cutlist.clips if (clip.source, clip.episode) in keys]
+    if not chosen:
+        raise ArgumentError(
+            f"No episode is chosen where {where}.", hint=f"the columns are {_COLUMNS}"
+        )
+    if order_by is not None:
+        chosen.sort(key=lambda clip: keys[clip.source, clip.episode], reverse=backwards)
+    return tuple(chosen)
+
+
+def _sort_key(order_by: str | None) -> tuple[str, bool]:
+    if order_by is None:
+        return "0", False
+    words = order_by.split()
+    if not words:
+        raise ArgumentError("order_by is empty.", hint=f"the columns are {_COLUMNS}")
+    if words[-1].lower() in ("asc", "desc"):
+        return " ".join(words[:-1]), words[-1].lower() == "desc"
+    return order_by, False
+
+
+def _asked(reader: Reader, where: str | None, key: str) -> list[tuple[int, Any]]:
+    condition = f"where ({where}\n)" if where is not None else ""
+    text = (
+        f"select episode_index, ({key}\n) as demoreel_key from (select *, "
+        f"length / {reader.info.fps!r} as seconds, array_to_string(tasks, '; ') as task "
+        f"from episodes) {condition}"
+    )
+    try:
+        answer = query(reader, np.arange(len(reader.episodes)), text)
+    except ArgumentError as error:
+        reason = error.what.split("; LINE ")[0]
+        raise ArgumentError(
+            f"{where or key!r} is not understood: {reason}",
+            hint=f"the columns are {_COLUMNS}, and those of meta/episodes",
+            dataset=reader.root,
+        ) from error
+    rows = (answer.column(place).to_pylist() for place in range(2))
+    return list(zip(*rows, strict=True))
+
+
+def parted(
+    clips: Sequence[Clip], parts: Mapping[str, Part], *, seed: int | None = None
+) -> dict[str, tuple[Clip, ...]]:
+    """Return the clips of each part.
+
+    Args:
+        clips: All clips.
+        parts: By name, a share (all shares together are at most 1) or which clips, counted from 0
+            in the order of ``clips``.
+        seed: Shuffles the clips before shares are taken; None takes them as they come.
+
+    Raises:
+        ArgumentError: Parts overlap, or one of them is empty or not there.
+    """
+    if not parts:
+        raise ArgumentError("There are no parts to split into.", hint="train=0.8 val=0.2")
+    kinds = {isinstance(part, (float, int)) for part in parts.values()}
+    if kinds == {True}:
+        chosen = _by_share(len(clips), {n: float(p) for n, p in parts.items()}, seed)  # type: ignore[arg-type]
+    elif kinds == {False}:
+        chosen = {name: [int(n) for n in part] for name, part in parts.items()}  # type: ignore[union-attr]
+    else:
+        raise ArgumentError("Parts are shares or ranges, not some of each.")
+    _check_parts(chosen, len(clips))
+    return {name: tuple(clips[n] for n in numbers) for name, numbers in chosen.items()}
+
+
+def _by_share(total: int, parts: Mapping[str, float], seed: int | None) -> dict[str, list[int]]:
+    if any(not share > 0 for share in parts.values()):
+        raise ArgumentError("Every part needs a share above 0.", parts=dict(parts))
+    if sum(parts.values()) > 1 + _ROUNDING:
+        raise ArgumentError(f"The shares are {sum(parts.values()):g} together, more than 1.")
+    order = np.arange(total)
+    if seed is not None:
+        np.random.default_rng(seed).shuffle(order)
+    edges = [0, *(round(total * s + _ROUNDING) for s in itertools.accumulate(parts.values()))]
+    return {
+        name: sorted(order[begin:end].tolist())
+        for name, (begin, end) in zip(parts, itertools.pairwise(edges), strict=True)
+    }
+
+
+def _check_parts(chosen: Mapping[str, Sequence[int]], total: int) -> None:
+    owner: dict[int, str] = {}
+    for name, numbers in chosen.items():
+        if not numbers:
+            raise ArgumentError(f"The part {name!r} would be empty.", hint=f"of {total} episodes")
+        for number in numbers:
+            if not 0 <= number < total:
+                raise ArgumentError(
+                    f"The part {name!r} names episode {number}.", hint=f"there are {total}"
+                )
+            if number in owner:
+                raise ArgumentError(
+                    f"Episode {number} would be twice in {name!r}."
+                    if owner[number] == name
+                    else f"Episode {number} would be in {owner[number]!r} and in {name!r}."
+                )
+            owner[number] = name
+
+
+def by_task(cutlist: CutList) -> dict[str, tuple[Clip, ...]]:
+    """Return the clips of each task, by its text; a clip of several goes by its first."""
+    found: dict[str, list[Clip]] = {}
+    for clip in cutlist.clips:
+        source = cutlist.sources[clip.source]
+        episodes = open_source(source).episodes
+        own = episodes[episodes.position_of(clip.episode)].tasks
+        text = clip.task if clip.task is not None else (own[0] if own else "")
+        text = text if clip.task is not None else source.tasks.get(text, text)
+        found.setdefault(text, []).append(clip)
+    return {text: tuple(clips) for text, clips in found.items()}

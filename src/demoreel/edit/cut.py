@@ -1,0 +1,525 @@
+"""``demoreel.cut``: the cut list as a user builds it, step by step."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeGuard
+
+import numpy as np
+
+from demoreel.edit import choose
+from demoreel.edit.changes import is_kept, kept, renamed, without
+from demoreel.edit.clips import TOGETHER, Added, Clip, CutList, Source, Together
+from demoreel.edit.features import view_of
+from demoreel.edit.plan import Plan, make_plan
+from demoreel.edit.render import Rendered, Shard, render
+from demoreel.edit.sources import identity_of, open_source
+from demoreel.edit.target_info import Form, Layout
+from demoreel.edit.verify import Verify
+from demoreel.errors import ArgumentError, nearest
+from demoreel.layouts.base import Reader
+from demoreel.layouts.detect import open_reader
+from demoreel.layouts.lance_reader import LanceReader
+from demoreel.read.dataset import Dataset
+from demoreel.run.local import LocalEngine
+from demoreel.run.task import Engine
+from demoreel.storage.atomic import write_file
+from demoreel.storage.json_files import read_json
+
+PathLike = str | os.PathLike[str]
+EpisodeName = int | tuple[int, int]
+"""An ``episode_index``; where there are several sources, (source, ``episode_index``)."""
+
+
+class Rooted(Protocol):
+    """Something that has a dataset's folder; torch's ``LeRobotDataset`` is one."""
+
+    @property
+    def root(self) -> Path:
+        """The folder."""
+        ...
+
+
+def cut(dataset: PathLike | Dataset | Rooted) -> Cut:
+    """Begin a cut with all episodes of a dataset; see ``demoreel.cut``."""
+    if isinstance(dataset, Dataset):
+        reader, chosen = dataset.reader, dataset.episodes
+        version = _pinned_version(dataset)
+    else:
+        is_path = isinstance(dataset, (str, os.PathLike))
+        reader = open_reader(Path(dataset if is_path else dataset.root))  # type: ignore[union-attr, arg-type]
+        chosen, version = reader.episodes, None
+    source = Source(os.path.abspath(reader.root), identity_of(reader), version=version)
+    pairs = zip(chosen.episode_index.tolist(), chosen.length.tolist(), strict=True)
+    return Cut(CutList((source,), tuple(Clip(0, number, 0, length) for number, length in pairs)))
+
+
+def _pinned_version(dataset: Dataset) -> int | None:
+    """Return the version that a Lance dataset was opened at; None if it was the newest."""
+    arguments = dataset.__getstate__()
+    if arguments.get("tables") is not None:
+        raise ArgumentError(
+            "A dataset whose tables lie elsewhere cannot be cut.",
+            hint="bring tables and meta/ into one folder",
+            dataset=dataset.root,
+        )
+    if arguments.get("version") is None and arguments.get("tag") is None:
+        return None
+    assert isinstance(dataset.reader, LanceReader)  # no other layout has versions
+    return dataset.reader.tables["frames"].version
+
+
+def load(path: PathLike) -> Cut:
+    """Read a cut list from a JSON file.
+
+    Raises:
+        ArgumentError: It is not a cut list.
+        DatasetNotFoundError: There is no such file.
+    """
+    return Cut(CutList.from_json(read_json(Path(path)), where=os.fspath(path)))
+
+
+class Cut:
+    """A cut that is being made: immutable, every method returns another one.
+
+    Episodes are named by their ``episode_index`` in the source, whatever was cut before. Nothing is
+    read but metadata, and nothing is written before ``render``.
+
+    Args:
+        cutlist: The cut list so far.
+    """
+
+    def __init__(self, cutlist: CutList) -> None:
+        self.cutlist = cutlist
+
+    @property
+    def clips(self) -> tuple[Clip, ...]:
+        """The clips, each of which becomes an episode."""
+        return self.cutlist.clips
+
+    def __len__(self) -> int:
+        return len(self.cutlist.clips)
+
+    def __repr__(self) -> str:
+        frames = sum(clip.length for clip in self.clips)
+        return f"<Cut: {len(self)} episodes, {frames} frames, {len(self.cutlist.sources)} sources>"
+
+    def delete(self, episodes: EpisodeName | Iterable[EpisodeName]) -> Cut:
+        """Leave episodes out.
+
+        Raises:
+            ArgumentError: One of them is not in the cut, or none would be left.
+        """
+        gone = self._named(episodes)
+        left = tuple(clip for clip in self.clips if (clip.source, clip.episode) not in gone)
+        if not left:
+            raise ArgumentError("No episode would be left.", hint="a dataset needs one at least")
+        return self._with_clips(left)
+
+    def keep(self, episodes: EpisodeName | Iterable[EpisodeName]) -> Cut:
+        """Take only these episodes, in this order; an episode named twice comes twice.
+
+        Raises:
+            ArgumentError: One of them is not in the cut.
+        """
+        wanted = self._names(episodes)
+        self._refuse_unknown(wanted)
+        of: dict[tuple[int, int], list[Clip]] = {}
+        for clip in self.clips:
+            of.setdefault((clip.source, clip.episode), []).append(clip)
+        return self._with_clips(tuple(clip for name in wanted for clip in of[name]))
+
+    def select(self, where: str | None = None, *, order_by: str | None = None) -> Cut:
+        """Take the episodes that meet a condition, perhaps in another order.
+
+        Cost: reads no table but the episodes' metadata. Needs the extra ``sql``.
+
+        Args:
+            where: An SQL condition over ``episode_index``, ``length`` (frames), ``seconds``,
+                ``task`` (all of an episode's, separated by "; ") and the columns of
+                ``meta/episodes``, as the source has them.
+            order_by: An SQL expression over the same, perhaps with ``desc`` behind it.
+
+        Raises:
+            ArgumentError: It is not understood, or no episode meets it.
+            MissingExtraError: DuckDB is not installed.
+        """
+        if where is None and order_by is None:
+            raise ArgumentError("select needs a condition or an order.")
+        return self._with_clips(choose.matching(self.cutlist, where, order_by))
+
+    def trim(
+        self,
+        episode: EpisodeName,
+        start: int | float | None = None,
+        stop: int | float | None = None,
+    ) -> Cut:
+        """Keep only a stretch of an episode.
+
+        Args:
+            episode: The episode.
+            start: Where it begins, counted in the source's episode: frames if it is an integer,
+                seconds if it is a float; None leaves it.
+            stop: Where it ends (that frame is not in it any more).
+
+        Raises:
+            ArgumentError: The episode is not in the cut, or nothing would be left of it.
+        """
+        (name,) = self._named([episode])
+        return self._with_clips(
+            tuple(
+                self._trimmed(clip, start, stop) if (clip.source, clip.episode) == name else clip
+                for clip in self.clips
+            )
+        )
+
+    def _trimmed(self, clip: Clip, start: int | float | None, stop: int | float | None) -> Clip:
+        reader = open_source(self.cutlist.sources[clip.source])
+        begin = clip.start if start is None else _frame(start, reader.info.fps, "start")
+        end = clip.stop if stop is None else _frame(stop, reader.info.fps, "stop")
+        if begin < clip.start or end > clip.stop or begin >= end:
+            raise ArgumentError(
+                f"Frames {begin} to {end - 1} are not left of episode {clip.episode}."
+                if begin < end
+                else f"Nothing would be left of episode {clip.episode}: {begin} to {end}.",
+                hint=f"it has frames {clip.start} to {clip.stop - 1}",
+                dataset=reader.root,
+            )
+        return replace(clip, start=begin, stop=end)
+
+    def trim_idle(
+        self,
+        key: str = "action",
+        *,
+        threshold: float = 0.01,
+        margin: float = 0.5,
+    ) -> Cut:
+        """Trim the stretches at both ends of every episode in which nothing moves.
+
+        Cost: reads one column of every episode.
+
+        Args:
+            key: The feature that moves: a vector of numbers.
+            threshold: What counts as movement between two frames, as a share of the range that
+                the dimension has in the episode.
+            margin: Seconds that are kept on both sides of the movement.
+
+        Raises:
+            ArgumentError: The feature is not a column of numbers.
+        """
+        from demoreel.edit.idle import moving_part
+
+        return self._with_clips(
+            tuple(
+                moving_part(clip, open_source(self.cutlist.sources[clip.source]), key,
+                            threshold=threshold, margin=margin)
+                for clip in self.clips
+            )
+        )  # fmt: skip
+
+    def retask(self, tasks: str | Mapping[str, str] | Mapping[int, str]) -> Cut:
+        """Give tasks other texts.
+
+        Args:
+            tasks: One text for everything; or new texts by the old ones; or texts by episode.
+
+        Raises:
+            ArgumentError: There is no such task or episode, or a text is empty.
+        """
+        texts = [tasks] if isinstance(tasks, str) else list(tasks.values())
+        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise ArgumentError("A task needs a text.")
+        if isinstance(tasks, str):
+            return self._with_clips(tuple(replace(clip, task=tasks) for clip in self.clips))
+        if all(isinstance(key, str) for key in tasks):
+            return self._with_texts({str(old): new for old, new in tasks.items()})
+        own = {self._one_name(key): text for key, text in tasks.items() if not isinstance(key, str)}
+        if len(own) != len(tasks):
+            raise ArgumentError("Tasks are named by text or by episode, not some of each.")
+        self._refuse_unknown(list(own))
+        clips = (replace(c, task=own.get((c.source, c.episode), c.task)) for c in self.clips)
+        return self._with_clips(tuple(clips))
+
+    def _with_texts(self, changes: Mapping[str, str]) -> Cut:
+        known = set()
+        for source in self.cutlist.sources:
+            known |= {source.tasks.get(t, t) for t in open_source(source).tasks.values()}
+        known |= {clip.task for clip in self.clips if clip.task is not None}
+        for old in changes:
+            if old not in known:
+                raise ArgumentError(f"There is no task {old!r}.", hint=nearest(old, known))
+
+        def changed(source: Source) -> Source:
+            now = {t: source.tasks.get(t, t) for t in open_source(source).tasks.values()}
+            new = {old: changes.get(text, text) for old, text in now.items()}
+            return replace(source, tasks={old: text for old, text in new.items() if text != old})
+
+        clips = (
+            clip if clip.task is None else replace(clip, task=changes.get(clip.task, clip.task))
+            for clip in self.clips
+        )
+        return Cut(replace(self._with_sources(changed).cutlist, clips=tuple(clips)))
+
+    def remove(self, *features: str) -> Cut:
+        """Leave features out: columns or cameras.
+
+        Raises:
+            UnknownKeyError: There is no such feature.
+            ArgumentError: Every dataset has it (``timestamp``, ``index`` and the like).
+        """
+        return self._with_sources(lambda source: without(source, features))
+
+    def rename(self, features: Mapping[str, str]) -> Cut:
+        """Give features other names: new ones by the old ones.
+
+        Raises:
+            UnknownKeyError: There is no such feature.
+            ArgumentError: Two features would have one name.
+        """
+        return self._with_sources(lambda source: renamed(source, features))
+
+    def add(
+        self,
+        feature: str,
+        values: np.ndarray | PathLike,
+        *,
+        names: Any = None,
+    ) -> Cut:
+        """Add a column of numbers.
+
+        Args:
+            feature: Its name.
+            values: One row for each frame of the source (not of the cut), as an array or a
+                ``.npy`` file; only a file can be part of a cut list that is saved.
+            names: Names of its dimensions.
+
+        Raises:
+            ArgumentError: There are more or fewer rows, the name is taken, or the cut has several
+                sources; add before merging.
+        """
+        if len(self.cutlist.sources) > 1:
+            raise ArgumentError("A feature is added to one dataset.", hint="add before merging")
+        path = os.path.abspath(values) if isinstance(values, (str, os.PathLike)) else kept(values)
+        from demoreel.edit.sources import added_values
+
+        array = added_values(path)
+        added = Added(path, array.dtype.name, array.shape[1:] or (1,), names)
+        return self._with_sources(
+            lambda source: replace(source, add={**source.add, feature: added})
+        )
+
+    def merge(self, *others: Cut | PathLike | Dataset, features: Together | None = None) -> Cut:
+        """Put other datasets' episodes behind these.
+
+        Args:
+            others: Datasets, or cuts of them.
+            features: What to do with features that only some have: ``strict`` refuses, ``common``
+                leaves them out, ``union`` fills them and adds a ``KEY_is_missing`` mask.
+
+        Raises:
+            ArgumentError: ``features`` is none of these. Whether datasets fit shows when planning.
+        """
+        if features is not None and features not in TOGETHER:
+            raise ArgumentError(f"features must be one of {', '.join(TOGETHER)}, not {features!r}.")
+        joined = self.cutlist
+        for other in others:
+            joined = joined.followed_by((other if isinstance(other, Cut) else cut(other)).cutlist)
+        return Cut(replace(joined, features=features or joined.features))
+
+    def split(
+        self,
+        parts: Mapping[str, choose.Part] | None = None,
+        *,
+        by: Literal["task"] | None = None,
+        seed: int | None = None,
+    ) -> dict[str, Cut]:
+        """Split into parts, by name.
+
+        Args:
+            parts: A share of the episodes each (0.8, 0.2), or which of this cut's episodes,
+                counted from 0 (``range(0, 80)``).
+            by: ``task`` makes one part of each task.
+            seed: Shuffles before shares are taken.
+
+        Raises:
+            ArgumentError: Parts overlap, or one is empty.
+        """
+        if (parts is None) == (by is None):
+            raise ArgumentError("split needs parts, or by='task'.")
+        if by is not None:
+            if by != "task":
+                raise ArgumentError(f"by must be 'task', not {by!r}.")
+            chosen = choose.by_task(self.cutlist)
+        else:
+            chosen = choose.parted(self.clips, parts or {}, seed=seed)
+        return {name: self._with_clips(clips) for name, clips in chosen.items()}
+
+    def plan(
+        self,
+        *,
+        layout: Layout = "v3.0",
+        data_files_size_in_mb: float | None = None,
+        video_files_size_in_mb: float | None = None,
+        chunks_size: int | None = None,
+    ) -> Plan:
+        """Return what would be written, file by file; see ``edit.plan.make_plan``."""
+        return make_plan(
+            self.cutlist,
+            form=Form(
+                layout=layout,
+                data_files_size_in_mb=data_files_size_in_mb,
+                video_files_size_in_mb=video_files_size_in_mb,
+                chunks_size=chunks_size,
+            ),
+        )
+
+    def render(
+        self,
+        target: PathLike,
+        *,
+        layout: Layout = "v3.0",
+        jobs: int = 1,
+        engine: Engine | None = None,
+        shard: tuple[int, int] | None = None,
+        verify: Verify | bool = True,
+        data_files_size_in_mb: float | None = None,
+        video_files_size_in_mb: float | None = None,
+        chunks_size: int | None = None,
+        report: Callable[[float], None] | None = None,
+    ) -> Rendered:
+        """Write the dataset.
+
+        Cost: one copy of the clips' bytes; no picture is decoded, none is encoded. The sources
+        stay as they are, and the target is absent until it is whole. After a kill, Ctrl-C or a
+        full disk, the same call goes on from the files that were finished.
+
+        Args:
+            target: The folder to make.
+            layout: How it is to lie on disk. A video of v2.1 holds one episode and nothing else, so
+                that clips which begin or end inside a group of pictures are refused.
+            jobs: Processes to use.
+            engine: Another engine to run the tasks on, instead of ``jobs`` processes.
+            shard: ``(number, of)``: do only this part, counted from 0; the others may run at the
+                same time on machines that see the same disk. ``commit`` comes after the last.
+            verify: Compare the first and last frame of every clip (True, ``ends``), every frame
+                (``full``) or nothing (False, ``none``) with the sources before the target appears.
+            data_files_size_in_mb: Size at which a new table is begun; None takes the source's.
+            video_files_size_in_mb: Size at which a new video is begun.
+            chunks_size: Files in a chunk folder.
+            report: Called with the share of bytes that are written.
+
+        Raises:
+            ArgumentError: Something makes no sense; nothing was written.
+            TargetExistsError: There is something at the target.
+            DiskFullError: There is no room.
+            VideoError: A source's video is missing or broken.
+            ConversionError: The result is not what the sources hold; it was not kept.
+        """
+        return render(
+            self.cutlist,
+            target,
+            form=Form(
+                layout=layout,
+                data_files_size_in_mb=data_files_size_in_mb,
+                video_files_size_in_mb=video_files_size_in_mb,
+                chunks_size=chunks_size,
+            ),
+            engine=engine or LocalEngine(jobs),
+            shard=None if shard is None else Shard(*shard),
+            verification=_verification(verify),
+            report=report,
+        )
+
+    def save(self, path: PathLike) -> None:
+        """Write the cut list as JSON, for ``load`` and ``demoreel cut apply``.
+
+        Raises:
+            ArgumentError: It has features that were added from memory.
+        """
+        added = [a.values for source in self.cutlist.sources for a in source.add.values()]
+        if any(is_kept(values) for values in added):
+            raise ArgumentError(
+                "A feature was added from memory, which a file cannot hold.",
+                hint="save its values with numpy.save and add that file",
+            )
+        write_file(path, _readable(self.cutlist).encode())
+
+    def _with_clips(self, clips: tuple[Clip, ...]) -> Cut:
+        return Cut(replace(self.cutlist, clips=clips))
+
+    def _with_sources(self, change: Callable[[Source], Source]) -> Cut:
+        """Change every source, and see at once whether that makes sense."""
+        sources = tuple(change(source) for source in self.cutlist.sources)
+        for source in sources:
+            view_of(_reader(source), source)
+        return Cut(replace(self.cutlist, sources=sources))
+
+    def _named(self, episodes: EpisodeName | Iterable[EpisodeName]) -> set[tuple[int, int]]:
+        names = self._names(episodes)
+        self._refuse_unknown(names)
+        return set(names)
+
+    def _names(self, episodes: EpisodeName | Iterable[EpisodeName]) -> list[tuple[int, int]]:
+        if isinstance(episodes, int) or _is_pair(episodes):
+            episodes = [episodes]
+        names = [self._one_name(episode) for episode in episodes]
+        if not names:
+            raise ArgumentError("No episode is named.")
+        return names
+
+    def _one_name(self, episode: object) -> tuple[int, int]:
+        if _is_pair(episode):
+            return int(episode[0]), int(episode[1])
+        if not isinstance(episode, (int, np.integer)) or isinstance(episode, bool):
+            raise ArgumentError(f"An episode is a number, not {episode!r}.")
+        if len(self.cutlist.sources) > 1:
+            raise ArgumentError(
+                f"Which source's episode {episode}?", hint=f"say (source, episode): (0, {episode})"
+            )
+        return 0, int(episode)
+
+    def _refuse_unknown(self, names: Iterable[tuple[int, int]]) -> None:
+        known = {(clip.source, clip.episode) for clip in self.clips}
+        for source, episode in names:
+            if (source, episode) not in known:
+                of = "" if len(self.cutlist.sources) == 1 else f" of source {source}"
+                numbers = [clip.episode for clip in self.clips if clip.source == source]
+                span = f"episodes run from {min(numbers)} to {max(numbers)}" if numbers else None
+                raise ArgumentError(f"There is no episode {episode}{of} in the cut.", hint=span)
+
+
+def _readable(cutlist: CutList) -> str:
+    """Return a cut list as JSON, a clip a line."""
+    raw = cutlist.to_json()
+    clips = ",\n  ".join(json.dumps(clip, ensure_ascii=False) for clip in raw.pop("clips"))
+    head = json.dumps(raw, indent=1, ensure_ascii=False).removesuffix("\n}")
+    return f'{head},\n "clips": [\n  {clips}\n ]\n}}\n'
+
+
+def _reader(source: Source) -> Reader:
+    return open_source(source)
+
+
+def _is_pair(episode: object) -> TypeGuard[tuple[int, int]]:
+    return isinstance(episode, tuple) and len(episode) == 2
+
+
+def _frame(value: int | float, fps: float, what: str) -> int:
+    """Return a frame number: integers are frames, floats are seconds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise ArgumentError(f"{what} is frames or seconds, not {value!r}.")
+    if not np.isfinite(value) or value < 0:
+        raise ArgumentError(f"{what} must not be negative: {value}.")
+    return int(value) if isinstance(value, (int, np.integer)) else round(float(value) * fps)
+
+
+def _verification(verify: Verify | bool) -> Verify:
+    if isinstance(verify, bool):
+        return "ends" if verify else "none"
+    if verify not in ("ends", "full", "none"):
+        raise ArgumentError(f"verify must be 'ends', 'full' or 'none', not {verify!r}.")
+    return verify

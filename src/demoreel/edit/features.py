@@ -1,0 +1,199 @@
+"""Which features a result has: every source's after its changes, and what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from demoreel.edit.clips import Added, Source, Together
+from demoreel.edit.sources import added_values
+from demoreel.errors import ArgumentError, UnknownKeyError, nearest
+from demoreel.layouts.base import Reader
+from demoreel.layouts.columns import arrow_type
+from demoreel.model import DEFAULT_FEATURES, Feature
+
+MASK = "{}_is_missing"
+"""The feature that says where another was filled because its source has none."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A source's features as the result sees them.
+
+    Attributes:
+        features: By their new names, without the default ones.
+        origin: The name in the source of each; None for those that are added.
+        added: The values of those that are added.
+    """
+
+    features: Mapping[str, Feature]
+    origin: Mapping[str, str | None]
+    added: Mapping[str, str]
+
+
+def view_of(reader: Reader, source: Source) -> View:
+    """Return a source's features with its changes applied.
+
+    Raises:
+        UnknownKeyError: A feature to remove or rename is not there.
+        ArgumentError: A change makes no sense.
+    """
+    features = reader.info.features
+    _check_changes(source, features)
+    kept: dict[str, Feature] = {}
+    origin: dict[str, str | None] = {}
+    for key, feature in features.items():
+        if key in DEFAULT_FEATURES or key in source.remove:
+            continue
+        new = source.rename.get(key, key)
+        if new in kept or new in DEFAULT_FEATURES:
+            raise ArgumentError(f"Two features would be called {new!r}.", dataset=source.path)
+        kept[new] = replace(_as_it_lies(reader, feature), key=new)
+        origin[new] = key
+    for key, added in source.add.items():
+        if key in kept or key in DEFAULT_FEATURES:
+            raise ArgumentError(
+                f"There is a feature {key!r} already.",
+                hint="remove it in the same cut, or choose another name",
+                dataset=source.path,
+            )
+        kept[key] = _added_feature(key, added, reader)
+        origin[key] = None
+    return View(kept, origin, {key: added.values for key, added in source.add.items()})
+
+
+def _check_changes(source: Source, features: Mapping[str, Feature]) -> None:
+    for key in (*source.remove, *source.rename):
+        if key not in features:
+            raise UnknownKeyError(
+                f"There is no feature {key!r}.", hint=nearest(key, features), dataset=source.path
+            )
+        if key in DEFAULT_FEATURES:
+            raise ArgumentError(
+                f"Every dataset has {key!r}; it cannot be removed or renamed.", dataset=source.path
+            )
+
+
+def _as_it_lies(reader: Reader, feature: Feature) -> Feature:
+    """Return a camera as what it is on disk: what was a video once may be pictures now."""
+    if not feature.is_video or not reader.in_tables(feature.key):
+        return feature
+    if feature.is_depth:
+        raise ArgumentError(
+            f"The depth camera {feature.key!r} lies in the tables as the codes of a video.",
+            hint="cut the dataset that this one was made from, or remove the camera",
+            dataset=reader.root,
+        )
+    extra = {name: value for name, value in feature.extra.items() if name != "video_info"}
+    return replace(feature, dtype="image", info={}, extra=extra)
+
+
+def _added_feature(key: str, added: Added, reader: Reader) -> Feature:
+    raw = {"dtype": added.dtype, "shape": list(added.shape), "names": added.names}
+    feature = Feature.from_json(key, raw, where=added.values)
+    if not feature.is_numeric:
+        raise ArgumentError(f"Only numbers can be added; {key!r} is {feature.dtype}.")
+    values = added_values(added.values)
+    arrow_type(feature)
+    rows = reader.episodes.total_frames
+    if len(values) != rows:
+        raise ArgumentError(
+            f"The feature {key!r} has {len(values)} rows; the dataset has {rows} frames.",
+            file=added.values,
+        )
+    if values.shape[1:] not in (feature.item_shape, feature.shape):
+        raise ArgumentError(
+            f"The feature {key!r} has rows of shape {values.shape[1:]}, not {feature.shape}.",
+            file=added.values,
+        )
+    return feature
+
+
+def together(
+    views: Sequence[View], paths: Sequence[str], how: Together
+) -> tuple[dict[str, Feature], dict[str, Feature]]:
+    """Return the result's features, and those of them that some source lacks.
+
+    Order, and names that only some sources give, do not matter. What means something else does:
+    numbers of another shape or order, pictures of another size.
+
+    Raises:
+        ArgumentError: The sources differ, and ``how`` does not say what to do; the message has a
+            table of the differences.
+    """
+    every = list(dict.fromkeys(key for view in views for key in view.features))
+    partial = [key for key in every if any(key not in view.features for view in views)]
+    clashing = [key for key in every if not _agree([v.features.get(key) for v in views])]
+    if how == "common":
+        left_out = {*partial, *clashing}
+        chosen = [key for key in every if key not in left_out]
+        return {key: _joined(key, views) for key in chosen}, {}
+    refused = [*clashing, *(key for key in partial if how == "strict" and key not in clashing)]
+    cameras = [key for key in partial if _joined(key, views).is_camera]
+    if refused or cameras:
+        raise _differ(refused or cameras, views, paths, how)
+    missing = {key: _joined(key, views) for key in partial}
+    chosen_features = {key: _joined(key, views) for key in every}
+    for key in partial:
+        mask = MASK.format(key)
+        if mask in chosen_features:
+            raise ArgumentError(f"The mask of {key!r} needs the name {mask!r}, which is taken.")
+        chosen_features[mask] = Feature(mask, "bool", (1,))
+    return chosen_features, missing
+
+
+def _joined(key: str, views: Sequence[View]) -> Feature:
+    """Return the first source's word on a feature, with names from whoever has them."""
+    found = [view.features[key] for view in views if key in view.features]
+    named = next((f.names for f in found if f.names is not None), None)
+    return replace(found[0], names=named)
+
+
+def _agree(found: Sequence[Feature | None]) -> bool:
+    present = [feature for feature in found if feature is not None]
+    names = {tuple(_flat(f.names)) for f in present if f.names is not None and not f.is_camera}
+    return len({_meaning(f) for f in present}) == 1 and len(names) <= 1
+
+
+def _meaning(feature: Feature) -> tuple[Any, ...]:
+    if feature.is_camera:
+        return (feature.dtype, feature.picture_shape, feature.depth_code)
+    return (feature.dtype, feature.shape)
+
+
+def _flat(names: Any) -> list[str]:
+    if isinstance(names, Mapping):
+        names = list(names.values())
+    if isinstance(names, (list, tuple)):
+        return [text for name in names for text in _flat(name)]
+    return [str(names)]
+
+
+def _differ(
+    keys: Sequence[str], views: Sequence[View], paths: Sequence[str], how: Together
+) -> ArgumentError:
+    heads = [f"[{number}]" for number in range(len(views))]
+    rows = {f"feature {key}": [_said(view.features.get(key)) for view in views] for key in keys}
+    widths = [max(map(len, cells)) for cells in zip(heads, *rows.values(), strict=True)]
+    first = max(map(len, rows))
+    table = {" " * (first - 7) + "dataset": heads, **rows}
+    lines = {
+        name: " " * (first - len(name))
+        + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        for name, cells in table.items()
+    }
+    if how == "union":
+        hint = "cameras cannot be filled: remove them, or take the features that all have (common)"
+    else:
+        hint = "take what all have (features='common') or fill what is missing ('union')"
+    named = dict(zip(heads, paths, strict=True))
+    return ArgumentError("The datasets differ in their features.", hint=hint, **lines, **named)
+
+
+def _said(feature: Feature | None) -> str:
+    if feature is None:
+        return "-"
+    said = f"{feature.dtype} {list(feature.shape)}"
+    names = [] if feature.names is None or feature.is_camera else _flat(feature.names)
+    return f"{said} {','.join(names)[:30]}" if names else said

@@ -1,0 +1,233 @@
+"""Rendering a cut list: plan, tasks, commit."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from demoreel.edit.clips import CutList
+from demoreel.edit.metadata import write_metadata
+from demoreel.edit.plan import Plan, make_plan, refuse_overlap
+from demoreel.edit.target_info import Form
+from demoreel.edit.tasks import parts_of, tasks_of
+from demoreel.edit.verify import Verify, verify_pictures, verify_rows
+from demoreel.errors import ArgumentError
+from demoreel.run.local import LocalEngine
+from demoreel.run.staging import (
+    Staging,
+    refuse_small_disk,
+    staging,
+    staging_folder,
+    write_whole,
+)
+from demoreel.run.task import Engine, Task, share
+from demoreel.storage.atomic import sync_tree
+from demoreel.storage.json_files import read_json
+
+_KIND = "cut"
+_ORDER = "order.json"
+
+Report = Callable[[float], None]
+"""Called with the share of the bytes that are written, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """What was written.
+
+    Attributes:
+        path: Where; not there yet after a shard.
+        episodes: How many.
+        frames: How many.
+        bytes: Bytes of tables and videos that this call wrote.
+        resumed: Files that an earlier attempt had written.
+        committed: Whether the dataset is there.
+    """
+
+    path: Path
+    episodes: int
+    frames: int
+    bytes: int
+    resumed: int
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Part ``number`` (from 0) of ``of`` parts of the work."""
+
+    number: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.number < self.of:
+            raise ArgumentError(f"There is no shard {self.number} of {self.of}; they count from 0.")
+
+
+def render(
+    cutlist: CutList,
+    target: str | os.PathLike[str],
+    *,
+    form: Form | None = None,
+    engine: Engine | None = None,
+    shard: Shard | None = None,
+    verification: Verify = "ends",
+    report: Report | None = None,
+) -> Rendered:
+    """Write the dataset that a cut list describes.
+
+    Cost: one copy of the clips' bytes, one decode of the tables' columns; no picture is decoded.
+    The target is absent until it is whole. After a kill, Ctrl-C or a full disk, the same call goes
+    on from the files that were finished.
+
+    Args:
+        cutlist: The cut list.
+        target: The folder to make.
+        form: How the result is to lie on disk; None is v3.0.
+        engine: What runs the tasks; None is this process.
+        shard: Do only this part of the tasks, and leave the rest to others.
+        verification: What is read back and compared before the target appears.
+        report: Called with the share that is done.
+
+    Raises:
+        ArgumentError: The cut list makes no sense; nothing was written.
+        TargetExistsError: There is something at the target.
+        DatasetBusyError: Another process does the same right now.
+        DiskFullError: There is no room.
+        ConversionError: The result is not what the sources hold; it was not kept.
+    """
+    place = Path(target)
+    refuse_overlap(cutlist, place)
+    plan = make_plan(cutlist, form=form)
+    if not staging_folder(place, kind=_KIND, fingerprint=plan.fingerprint).exists():
+        refuse_small_disk(place, plan.size // (1 if shard is None else shard.of))
+    with staging(
+        place, kind=_KIND, fingerprint=plan.fingerprint, shared=shard is not None
+    ) as stage:
+        _note_order(stage, cutlist, form or Form())
+        tasks = tasks_of(plan, stage)
+        undone = [task for task in tasks if stage.done(task.name) is None]
+        own = undone if shard is None else _own(tasks, undone, shard)
+        refuse_small_disk(place, sum(task.weight for task in own))
+        finisher = _Finisher(plan, stage, verification) if shard is None else None
+        _run(own, engine or LocalEngine(), stage, report, finisher)
+        if finisher is not None:
+            finisher.commit()
+        return Rendered(
+            path=place,
+            episodes=len(plan.clips),
+            frames=int(plan.start[-1]),
+            bytes=sum(task.weight for task in own),
+            resumed=len(tasks) - len(undone),
+            committed=stage.committed,
+        )
+
+
+def commit(target: str | os.PathLike[str], *, verification: Verify = "ends") -> Rendered:
+    """Finish what shards have written: metadata, a look at the result, one rename.
+
+    Args:
+        target: The folder that the shards were given; what they were to write lies beside it.
+        verification: What is read back and compared before the target appears.
+
+    Raises:
+        ArgumentError: No shard has begun, or some tasks are not done yet; what is there stays.
+        ConversionError: The result is not what the sources hold.
+    """
+    place = Path(target)
+    cutlist, form = _ordered(place)
+    plan = make_plan(cutlist, form=form)
+    stage = Staging(staging_folder(place, kind=_KIND, fingerprint=plan.fingerprint), place)
+    undone = [task.name for task in tasks_of(plan, stage) if stage.done(task.name) is None]
+    if undone:
+        raise ArgumentError(
+            f"{len(undone)} of the tasks are not done yet, {undone[0]} among them.",
+            hint="wait for the other shards, or run the lost ones again",
+            path=place,
+        )
+    return render(cutlist, place, form=form, verification=verification)
+
+
+def _note_order(stage: Staging, cutlist: CutList, form: Form) -> None:
+    """Note what is being written, for ``commit`` to find."""
+    order = stage.folder / _ORDER
+    if not order.exists():
+        noted = {"cutlist": cutlist.to_json(), "form": asdict(form)}
+        write_whole(order, lambda path: _write_json(path, noted))
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value))
+
+
+def _ordered(target: Path) -> tuple[CutList, Form]:
+    found = sorted(target.parent.glob(f".{glob.escape(target.name)}.{_KIND}-*/{_ORDER}"))
+    if len(found) != 1:
+        raise ArgumentError(
+            "No shard of a cut to this folder has written anything."
+            if not found
+            else "Shards of several cuts to this folder have been begun.",
+            hint="run the shards first" if not found else "delete all but one of them",
+            path=target,
+            begun=", ".join(order.parent.name for order in found) or None,
+        )
+    raw = read_json(found[0])
+    return CutList.from_json(raw["cutlist"], where=str(found[0])), Form(**raw["form"])
+
+
+def _own(tasks: list[Task], undone: list[Task], shard: Shard) -> list[Task]:
+    """Return what a shard still has to do; shares are those of all tasks, done or not."""
+    mine = {task.name for task in share(tasks, shard.number, shard.of)}
+    return [task for task in undone if task.name in mine]
+
+
+def _run(
+    tasks: list[Task],
+    engine: Engine,
+    stage: Staging,
+    report: Report | None,
+    finisher: _Finisher | None,
+) -> None:
+    total = sum(task.weight for task in tasks) or 1
+    undone = [task for task in tasks if not task.copies]
+    done = 0
+    for task, result in engine.run(tasks):
+        stage.note(task.name, result)
+        done += task.weight
+        if report is not None:
+            report(done / total)
+        undone = [other for other in undone if other is not task]
+        if finisher is not None and not undone:
+            finisher.write_metadata()  # meanwhile, videos are being copied
+
+
+class _Finisher:
+    """The end of the work: metadata as soon as all tables are there, then a look, then a rename."""
+
+    def __init__(self, plan: Plan, stage: Staging, verification: Verify) -> None:
+        self._plan = plan
+        self._stage = stage
+        self._verification = verification
+        self._written = False
+
+    def write_metadata(self) -> None:
+        if self._written:
+            return
+        plan, stage = self._plan, self._stage
+        write_metadata(plan, stage.dataset, parts_of(plan, stage))
+        self._written = True
+        if self._verification != "none":
+            verify_rows(plan, stage.dataset, full=self._verification == "full")
+
+    def commit(self) -> None:
+        self.write_metadata()
+        if self._verification != "none":
+            full = self._verification == "full"
+            verify_pictures(self._plan, self._stage.dataset, full=full)
+        self._stage.settle()
+        sync_tree(self._stage.dataset / "meta")
+        self._stage.commit()

@@ -1,0 +1,273 @@
+"""Where tasks write before their work is whole: a hidden folder that one rename makes the target.
+
+::
+
+    .NAME.cut-1a2b3c4d5e6f/    beside the target; the letters are the plan's fingerprint
+        lock                   held while someone works here
+        dataset/               becomes the target
+        notes/TASK.json        what a finished task has to say; its files were on disk before
+        parts/                 what tasks hand on to the commit
+
+A process may be killed at any instant: the target is absent or whole, and whoever comes with the
+same plan finds the notes and does the rest. Several machines may work in one folder at a time, each
+on tasks of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from demoreel.errors import DatasetBusyError, DiskFullError, TargetExistsError
+from demoreel.storage.atomic import sync_path
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Staging:
+    """The hidden folder of one piece of work; made by ``staging``.
+
+    Attributes:
+        folder: The hidden folder.
+        target: What it will become.
+        dataset: The folder for tasks to write to.
+        parts: The folder for what tasks hand on.
+    """
+
+    def __init__(self, folder: Path, target: Path) -> None:
+        self.folder = folder
+        self.target = target
+        self.dataset = folder / "dataset"
+        self.parts = folder / "parts"
+        self._notes = folder / "notes"
+        self.committed = False
+        self._noting: list[Future[None]] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="demoreel-sync")
+        for place in (self.dataset, self.parts, self._notes):
+            place.mkdir(exist_ok=True)
+
+    def done(self, task: str) -> dict[str, Any] | None:
+        """Return what a task noted when it had ended, here or elsewhere; None if it has not."""
+        try:
+            note = json.loads((self._notes / f"{task}.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        return note if isinstance(note, dict) and self._is_there(note) else None
+
+    def _is_there(self, note: dict[str, Any]) -> bool:
+        """Whether the files that a note names have the sizes that it says."""
+        try:
+            return all(
+                (self.folder / name).stat().st_size == size
+                for name, size in note.get("files", {}).items()
+            )
+        except OSError:
+            return False
+
+    def note(self, task: str, result: dict[str, Any]) -> None:
+        """Force a task's files to disk, then note that it has ended; both in the background."""
+        self._noting.append(self._thread.submit(self._note, task, result))
+
+    def _note(self, task: str, result: dict[str, Any]) -> None:
+        for name in result.get("files", {}):
+            sync_path(self.folder / name)
+        # A note that a crash of the machine loses does no harm; one without its files would.
+        fresh = self._notes / f".{task}.new"
+        fresh.write_text(json.dumps(result))
+        os.replace(fresh, self._notes / f"{task}.json")
+
+    def settle(self) -> None:
+        """Wait until all that was to be noted is on disk.
+
+        Raises:
+            OSError: The disk is full, or failed.
+        """
+        while self._noting:
+            self._noting.pop(0).result()
+
+    def close(self) -> None:
+        """Let go of the background thread, when it has noted what there is."""
+        self._thread.shutdown()
+
+    def commit(self) -> None:
+        """Make ``dataset`` the target, as one step, when all of it is on disk.
+
+        Files that no task has noted must have been forced to disk.
+
+        Raises:
+            TargetExistsError: Something has come to be there since.
+            OSError: The disk is full, or failed.
+        """
+        self.settle()
+        refuse_existing(self.target)
+        for parent, _, _ in os.walk(self.dataset, topdown=False):
+            sync_path(Path(parent))
+        try:
+            os.rename(self.dataset, self.target)
+        except OSError:
+            refuse_existing(self.target)
+            raise
+        self.committed = True
+        sync_path(self.target.parent)
+
+
+def staging_folder(target: Path, *, kind: str, fingerprint: str) -> Path:
+    """Return the hidden folder of a piece of work; it need not be there."""
+    return target.with_name(f".{target.name}.{kind}-{fingerprint[:12]}")
+
+
+@contextmanager
+def staging(
+    target: Path, *, kind: str, fingerprint: str, shared: bool = False
+) -> Iterator[Staging]:
+    """Yield the folder of a piece of work, with what an earlier attempt has left in it.
+
+    It is gone after a commit, and after an error that would come again. It stays after a kill,
+    Ctrl-C and a full disk, and where it is shared, for the same command to go on from.
+
+    Args:
+        target: What it is to become. Its parent is made if need be.
+        kind: Names the folder, with the fingerprint.
+        fingerprint: Equal for two pieces of work only if they write the same.
+        shared: Whether others may work here at the same time, on other tasks.
+
+    Raises:
+        TargetExistsError: There is something at ``target``.
+        DatasetBusyError: Someone else works here.
+        DiskFullError: The disk is full.
+    """
+    refuse_existing(target)
+    made = _make_parents(target.parent)
+    folder = staging_folder(target, kind=kind, fingerprint=fingerprint)
+    lock = _locked(folder, target, shared=shared)
+    keep = shared
+    try:
+        place = Staging(folder, target)
+        try:
+            yield place
+            place.settle()
+        finally:
+            place.close()
+        keep = shared and not place.committed
+    except KeyboardInterrupt:
+        keep = True
+        raise
+    except OSError as error:
+        keep = keep or is_no_room(error)
+        if is_no_room(error) and not isinstance(error, DiskFullError):
+            raise _disk_full(target, folder) from error
+        raise
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+            _remove_empty(made)
+        os.close(lock)
+
+
+def is_no_room(error: BaseException) -> bool:
+    """Whether an error says that the disk is full; Arrow wraps the system's own."""
+    return isinstance(error, DiskFullError) or (
+        isinstance(error, OSError) and error.errno in _NO_ROOM
+    )
+
+
+def refuse_existing(target: Path) -> None:
+    """Refuse to write over what is there.
+
+    Raises:
+        TargetExistsError: There is a file, or a folder with something in it.
+    """
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise TargetExistsError("There is a file where a dataset is to be written.", path=target)
+    if target.is_dir() and any(target.iterdir()):
+        raise TargetExistsError(
+            "There is already something in the folder where a dataset is to be written.",
+            hint="choose another folder, or delete this one yourself",
+            path=target,
+        )
+
+
+def refuse_small_disk(target: Path, wanted: int) -> None:
+    """Refuse to begin what the disk has no room for.
+
+    Raises:
+        DiskFullError: There is less room than that.
+    """
+    place = next(parent for parent in (target, *target.parents) if parent.exists())
+    free = shutil.disk_usage(place).free
+    if free < wanted:
+        raise DiskFullError(
+            f"The disk has {free / 1e6:,.0f} MB left; {wanted / 1e6:,.0f} MB are needed.",
+            hint="free some room, or choose another disk; nothing was written",
+            path=target,
+        )
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` make a file under another name, and give it its own when it is whole.
+
+    A killed process leaves the other name behind, to be written over.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        write(fresh)
+        os.replace(fresh, path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def _disk_full(target: Path, folder: Path) -> DiskFullError:
+    return DiskFullError(
+        "There is no room left on the disk.",
+        hint="free some, and the same command goes on from here; or delete what it has begun",
+        path=target,
+        begun=folder,
+    )
+
+
+def _make_parents(folder: Path) -> list[Path]:
+    """Make a folder and those above it; return the new ones, innermost first."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _locked(folder: Path, target: Path, *, shared: bool) -> int:
+    """Return the open, locked lock file of a staging folder, made if need be."""
+    while True:
+        folder.mkdir(exist_ok=True)
+        try:
+            handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            continue  # another has just ended and taken the folder with it
+        try:
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise DatasetBusyError(
+                "Another process is doing the same right now.",
+                hint="wait for it, or choose another folder",
+                path=target,
+            ) from error
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(handle), os.stat(folder / "lock")):
+                return handle
+        os.close(handle)

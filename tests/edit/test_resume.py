@@ -1,0 +1,197 @@
+"""Killed at any moment, the target is absent or whole, and the same cut goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import demoreel
+from demoreel.edit.render import commit
+from demoreel.errors import ArgumentError, ConversionError, DatasetBusyError, DiskFullError
+from demoreel.testing import make_dataset
+
+from .conftest import assert_is, opened
+
+SIZES = {"data_files_size_in_mb": 0.004, "video_files_size_in_mb": 0.01}
+
+# Renders, and after each file says so and waits for a line: time to be killed.
+SLOW = """
+import sys, demoreel
+def tell(share):
+    print(share, flush=True)
+    if not sys.stdin.readline():
+        sys.exit("nobody is there")
+made = demoreel.cut(sys.argv[1]).delete(2)
+made.render(sys.argv[2], report=tell, data_files_size_in_mb=0.004, video_files_size_in_mb=0.01)
+"""
+
+
+def slow_render(source: Path, target: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(source), str(target)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def advance(process: subprocess.Popen[str], files: int) -> None:
+    """Let it finish so many files, and wait until it says that it has."""
+    for number in range(files):
+        if number:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert process.stdout.readline()
+
+
+def kill(process: subprocess.Popen[str], folder: Path, files: int) -> None:
+    """Kill it when it has noted so many files; notes are written in the background."""
+    while len(list(folder.glob(".out.cut-*/notes/*.json"))) < files:
+        assert process.poll() is None
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_killed_and_continued(sources, tmp_path, files):
+    process = slow_render(sources["small_files"], tmp_path / "out")
+    advance(process, files)
+    kill(process, tmp_path, files)
+    assert not (tmp_path / "out").exists()
+    made = demoreel.cut(sources["small_files"]).delete(2)
+    done = made.render(tmp_path / "out", **SIZES)
+    assert done.resumed == files
+    assert_is(opened(tmp_path / "out"), made)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_is_cut_off_is_written_again(sources, tmp_path):
+    process = slow_render(sources["small_files"], tmp_path / "out")
+    advance(process, 3)
+    kill(process, tmp_path, 3)
+    finished = sorted(tmp_path.glob(".out.cut-*/dataset/**/*.*"))
+    for path in finished:
+        os.truncate(path, 10) if path.is_file() else None
+    made = demoreel.cut(sources["small_files"]).delete(2)
+    assert made.render(tmp_path / "out", **SIZES).resumed == 0
+    assert_is(opened(tmp_path / "out"), made)
+
+
+def test_two_at_a_time(sources, tmp_path):
+    process = slow_render(sources["small_files"], tmp_path / "out")
+    advance(process, 1)
+    try:
+        with pytest.raises(DatasetBusyError):
+            demoreel.cut(sources["small_files"]).delete(2).render(tmp_path / "out", **SIZES)
+    finally:
+        process.communicate("\n" * 100)
+    assert process.returncode == 0
+    assert len(opened(tmp_path / "out").episodes) == 3
+
+
+def test_interrupted_and_continued(sources, tmp_path):
+    def interrupt(share: float) -> None:
+        raise KeyboardInterrupt
+
+    made = demoreel.cut(sources["small_files"])
+    with pytest.raises(KeyboardInterrupt):
+        made.render(tmp_path / "out", report=interrupt, **SIZES)
+    assert not (tmp_path / "out").exists()
+    assert made.render(tmp_path / "out", **SIZES).resumed == 1
+
+
+def test_another_cut_does_not_go_on_from_there(sources, tmp_path):
+    def interrupt(share: float) -> None:
+        raise KeyboardInterrupt
+
+    made = demoreel.cut(sources["small_files"])
+    with pytest.raises(KeyboardInterrupt):
+        made.render(tmp_path / "out", report=interrupt, **SIZES)
+    assert made.delete(0).render(tmp_path / "out", **SIZES).resumed == 0
+    assert_is(opened(tmp_path / "out"), made.delete(0))
+
+
+def test_shards_in_any_order(sources, tmp_path):
+    made = demoreel.cut(sources["small_files"])
+    with pytest.raises(ArgumentError, match="No shard"):
+        commit(tmp_path / "out")
+    for number in (2, 0, 1):
+        with pytest.raises(ArgumentError):
+            commit(tmp_path / "out")
+        done = made.render(tmp_path / "out", shard=(number, 3), **SIZES)
+        assert not done.committed
+        assert not (tmp_path / "out").exists()
+    assert commit(tmp_path / "out").committed
+    assert_is(opened(tmp_path / "out"), made)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_several_processes_write_the_same(sources, tmp_path):
+    made = demoreel.cut(sources["small_files"]).merge(sources["hevc"])
+    made.render(tmp_path / "one", **SIZES)
+    made.render(tmp_path / "two", jobs=2, **SIZES)
+    one = sorted(p.relative_to(tmp_path / "one") for p in (tmp_path / "one").rglob("*.*"))
+    for path in one:
+        if path.suffix in (".mp4", ".parquet", ".json"):
+            assert (tmp_path / "one" / path).read_bytes() == (tmp_path / "two" / path).read_bytes()
+
+
+def test_a_broken_video_is_found_before_anything_is_written(tmp_path):
+    root = make_dataset(tmp_path / "in", episodes=[3, 3], video_files_size_in_mb=0.001)
+    video = sorted(root.rglob("*.mp4"))[1]
+    os.truncate(video, video.stat().st_size // 2)
+    with pytest.raises(demoreel.errors.VideoError):
+        demoreel.cut(root).render(tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_a_broken_table_leaves_nothing(tmp_path):
+    root = make_dataset(tmp_path / "in", episodes=[3, 3], data_files_size_in_mb=0.001)
+    table = sorted((root / "data").rglob("*.parquet"))[1]
+    table.write_bytes(table.read_bytes()[:-100])
+    with pytest.raises(demoreel.errors.TableError):
+        demoreel.cut(root).render(tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_a_result_that_is_not_the_source_is_not_kept(sources, tmp_path):
+    """Someone writes into a finished video before the commit looks at it."""
+    damaged: list[Path] = []
+
+    def damage(share: float) -> None:
+        if share == 1:
+            video = next(tmp_path.glob(".out.cut-*/dataset/videos/**/*.mp4"))
+            data = bytearray(video.read_bytes())
+            data[-20:] = bytes(20)
+            video.write_bytes(data)
+            damaged.append(video)
+
+    with pytest.raises(ConversionError, match="not the source's"):
+        demoreel.cut(sources["av1"]).render(tmp_path / "out", report=damage)
+    assert damaged
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir() or os.geteuid() != 0, reason="needs root")
+def test_a_full_disk(sources, tmp_path):
+    """On a disk of 64 kB: a clear error, what was begun is named, and a larger one goes on."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        made = demoreel.cut(sources["small_files"])
+        with pytest.raises(DiskFullError):
+            made.render(disk / "out", **SIZES)
+        assert not (disk / "out").exists()
+        subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
+        made.render(disk / "out", **SIZES)
+        assert_is(opened(disk / "out"), made)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

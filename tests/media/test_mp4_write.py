@@ -1,0 +1,130 @@
+"""Writing mp4s out of packets: FFmpeg reads them, and finds the same pictures on an even clock."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+
+from demoreel.errors import ArgumentError, VideoError
+from demoreel.media.encode import VideoEncoder, VideoSettings
+from demoreel.media.mp4 import read_description
+from demoreel.media.mp4_write import PacketRun, signature, write_packets
+from demoreel.media.settings import exact_rate
+from demoreel.media.video import open_video
+
+KINDS = {
+    "h264": {"codec": "h264", "gop": 4},
+    "b_frames": {"codec": "h264", "gop": 8, "b_frames": 2},
+    "hevc": {"codec": "hevc", "gop": 4, "b_frames": 2},
+    "av1": {"codec": "av1", "gop": 4},
+    "vp9": {"codec": "vp9", "gop": 4},
+    "mpeg4": {"codec": "mpeg4", "gop": 4, "b_frames": 2},
+}
+
+
+def encoded(path, frames, *, size=64, fps=30, **settings):
+    with VideoEncoder(
+        path, fps=fps, width=size, height=size, settings=VideoSettings(**settings)
+    ) as video:
+        for number in range(frames):
+            picture = np.full((size, size, 3), number * 9 % 256, np.uint8)
+            picture[: size // 2, : number * 3 % size] = 255
+            video.add(picture)
+    return open_video(path)
+
+
+def described(video):
+    return read_description(video.file, name=video.name)
+
+
+def pictures(path) -> list[np.ndarray]:
+    with av.open(str(path)) as container:
+        return [frame.to_ndarray() for frame in container.decode(video=0)]
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("videos")
+    return {name: encoded(folder / f"{name}.mp4", 13, **k) for name, k in KINDS.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fps", [30, 10, 29.97, Fraction(15, 2)])
+def test_ffmpeg_finds_the_same_pictures(videos, kind, fps, tmp_path):
+    video = videos[kind]
+    run = PacketRun(video, np.arange(13))
+    target = tmp_path / "out.mp4"
+    assert write_packets(target, [run, run], description=described(video), fps=fps) == 26
+    wanted = pictures(video.name)
+    assert all(np.array_equal(a, b) for a, b in zip(pictures(target), wanted * 2, strict=True))
+    index = open_video(target).index
+    assert index.codec == video.index.codec
+    rate = exact_rate(fps)
+    assert np.allclose(index.seconds, np.arange(26) / float(rate))
+    with av.open(str(target)) as container:
+        stream = container.streams.video[0]
+        assert (stream.average_rate, stream.frames, stream.start_time) == (rate, 26, 0)
+        assert stream.codec_context.pix_fmt == av.open(video.name).streams.video[0].pix_fmt
+
+
+def test_packets_from_the_middle(videos, tmp_path):
+    video = videos["h264"]
+    runs = [PacketRun(video, np.arange(4, 8)), PacketRun(video, np.arange(0, 2))]
+    write_packets(tmp_path / "out.mp4", runs, description=described(video), fps=30)
+    wanted = pictures(video.name)
+    found = pictures(tmp_path / "out.mp4")
+    for picture, number in zip(found, [4, 5, 6, 7, 0, 1], strict=True):
+        assert np.array_equal(picture, wanted[number])
+
+
+def test_packets_that_do_not_lie_side_by_side(videos, tmp_path):
+    video = videos["h264"]
+    run = PacketRun(video, np.array([0, 4, 8]))  # keyframes
+    write_packets(tmp_path / "out.mp4", [run], description=described(video), fps=30)
+    wanted = pictures(video.name)
+    found = pictures(tmp_path / "out.mp4")
+    assert all(np.array_equal(p, wanted[n]) for p, n in zip(found, [0, 4, 8], strict=True))
+
+
+def test_signatures(videos, tmp_path):
+    signs = {kind: signature(described(video)) for kind, video in videos.items()}
+    assert len(set(signs.values())) == len(KINDS)
+    longer = encoded(tmp_path / "longer.mp4", 30, codec="h264", gop=4)  # another bit rate
+    assert signature(described(longer)) == signs["h264"]
+    larger = encoded(tmp_path / "larger.mp4", 3, size=96, codec="h264", gop=4)
+    assert signature(described(larger)) != signs["h264"]
+
+
+def test_no_packets(videos, tmp_path):
+    video = videos["h264"]
+    for runs in ([], [PacketRun(video, np.arange(0))]):
+        with pytest.raises(ArgumentError):
+            write_packets(tmp_path / "out.mp4", runs, description=described(video), fps=30)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_source_that_shrinks_leaves_nothing(tmp_path):
+    video = encoded(tmp_path / "in.mp4", 5, codec="h264", gop=4)
+    description = described(video)
+    with open(tmp_path / "in.mp4", "r+b") as file:
+        file.truncate(int(video.index.offset[3]))
+    with pytest.raises(VideoError, match="cut off"):
+        write_packets(
+            tmp_path / "out.mp4",
+            [PacketRun(video, np.arange(5))],
+            description=description,
+            fps=30,
+        )
+    assert not (tmp_path / "out.mp4").exists()
+
+
+def test_what_is_no_plain_mp4_has_no_description(tmp_path):
+    with av.open(str(tmp_path / "in.mkv"), "w") as container:
+        stream = container.add_stream("mpeg4", rate=30, width=64, height=64)
+        frame = av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8), "rgb24")
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    assert described(open_video(tmp_path / "in.mkv")) is None

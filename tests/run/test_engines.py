@@ -1,0 +1,81 @@
+"""The same tasks, wherever they run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from demoreel.errors import ArgumentError, DemoreelError
+from demoreel.run.local import LocalEngine
+from demoreel.run.task import Task, share
+
+
+def note(folder: str, name: str) -> dict[str, int]:
+    Path(folder, name).write_text(str(os.getpid()))
+    return {"pid": os.getpid()}
+
+
+def fail(folder: str) -> dict[str, int]:
+    raise ArgumentError("This task cannot be done.", hint="nothing helps", folder=folder)
+
+
+def die(folder: str) -> dict[str, int]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def tasks_in(folder: Path, count: int, **options) -> list[Task]:
+    return [Task(f"t{n}", note, (str(folder), f"t{n}"), **options) for n in range(count)]
+
+
+@pytest.mark.parametrize(("jobs", "copies"), [(1, False), (1, True), (2, False)])
+def test_every_task_is_done_once(tmp_path, jobs, copies):
+    tasks = tasks_in(tmp_path, 5, copies=copies)
+    done = {task.name: result for task, result in LocalEngine(jobs).run(tasks)}
+    assert sorted(done) == [f"t{n}" for n in range(5)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(done)
+    elsewhere = {result["pid"] for result in done.values()} - {os.getpid()}
+    assert bool(elsewhere) == (jobs > 1)
+
+
+def test_copies_come_first(tmp_path):
+    mixed = [
+        *tasks_in(tmp_path, 3),
+        *(Task(f"c{n}", note, (str(tmp_path), f"c{n}"), copies=True) for n in range(3)),
+    ]
+    names = [task.name for task, _ in LocalEngine().run(mixed)]
+    assert names == ["c0", "c1", "c2", "t0", "t1", "t2"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_error_comes_out_as_it_is(tmp_path, jobs):
+    tasks = [Task("bad", fail, (str(tmp_path),), weight=9), *tasks_in(tmp_path, 2)]
+    with pytest.raises(ArgumentError, match="cannot be done") as caught:
+        list(LocalEngine(jobs).run(tasks))
+    assert caught.value.hint == "nothing helps"
+    assert caught.value.where == {"folder": str(tmp_path)}
+
+
+def test_a_killed_worker_is_an_error(tmp_path):
+    tasks = [Task("bad", die, (str(tmp_path),), weight=9), *tasks_in(tmp_path, 2)]
+    with pytest.raises(DemoreelError, match="was killed"):
+        list(LocalEngine(2).run(tasks))
+
+
+def test_no_tasks_and_no_jobs():
+    assert list(LocalEngine(4).run([])) == []
+    with pytest.raises(ArgumentError):
+        LocalEngine(0)
+
+
+def test_shares_are_alike_and_everyone_agrees(tmp_path):
+    tasks = [Task(f"t{n}", note, (), weight=n * n) for n in range(30)]
+    for of in (1, 2, 7, 40):
+        parts = [share(tasks, number, of) for number in range(of)]
+        assert sorted(t.name for part in parts for t in part) == sorted(t.name for t in tasks)
+        assert parts == [share(list(reversed(tasks)), number, of) for number in range(of)]
+        loads = [sum(task.weight for task in part) for part in parts]
+        assert max(loads) - min(loads) <= 29 * 29

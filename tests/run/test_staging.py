@@ -1,0 +1,103 @@
+"""The hidden folder: notes that are believed only with their files, one commit, locks."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from demoreel.errors import DatasetBusyError, DiskFullError, TargetExistsError
+from demoreel.run.staging import refuse_small_disk, staging, write_whole
+
+PRINT = "0123456789abcdef"
+
+
+def test_a_commit_is_a_rename(tmp_path):
+    with staging(tmp_path / "a" / "out", kind="cut", fingerprint=PRINT) as stage:
+        assert stage.folder.name == ".out.cut-0123456789ab"
+        (stage.dataset / "file").write_text("x")
+        assert not (tmp_path / "a" / "out").exists()
+        stage.commit()
+    assert (tmp_path / "a" / "out" / "file").read_text() == "x"
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["out"]
+
+
+def test_without_a_commit_nothing_stays(tmp_path):
+    with staging(tmp_path / "a" / "out", kind="cut", fingerprint=PRINT):
+        pass
+    with pytest.raises(ZeroDivisionError), staging(tmp_path / "b", kind="x", fingerprint=PRINT):
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full")])
+def test_what_can_go_on_stays(tmp_path, error):
+    def work() -> None:
+        with staging(tmp_path / "out", kind="cut", fingerprint=PRINT) as stage:
+            stage.note("one", {"files": {}})
+            raise error
+
+    with pytest.raises((KeyboardInterrupt, DiskFullError)):
+        work()
+    with staging(tmp_path / "out", kind="cut", fingerprint=PRINT) as stage:
+        assert stage.done("one") == {"files": {}}
+        assert stage.done("two") is None
+
+
+def test_a_note_is_believed_with_its_files_only(tmp_path):
+    with staging(tmp_path / "out", kind="cut", fingerprint=PRINT) as stage:
+        (stage.dataset / "data").write_bytes(b"1234")
+        stage.note("task", {"files": {"dataset/data": 4}})
+        stage.settle()
+        assert stage.done("task")
+        (stage.dataset / "data").write_bytes(b"123")
+        assert stage.done("task") is None
+        (stage.dataset / "data").unlink()
+        assert stage.done("task") is None
+        (stage.folder / "notes" / "task.json").write_text("{")
+        assert stage.done("task") is None
+
+
+def test_alone_or_together(tmp_path):
+    with staging(tmp_path / "out", kind="cut", fingerprint=PRINT, shared=True):
+        with staging(tmp_path / "out", kind="cut", fingerprint=PRINT, shared=True):
+            pass
+        with (
+            pytest.raises(DatasetBusyError),
+            staging(tmp_path / "out", kind="cut", fingerprint=PRINT),
+        ):
+            pass
+    with staging(tmp_path / "out", kind="cut", fingerprint=PRINT) as stage:
+        assert stage.folder.is_dir()
+
+
+def test_a_target_that_appears_meanwhile(tmp_path):
+    def work() -> None:
+        with staging(tmp_path / "out", kind="cut", fingerprint=PRINT) as stage:
+            (tmp_path / "out").mkdir()
+            (tmp_path / "out" / "mine").write_text("x")
+            stage.commit()
+
+    with pytest.raises(TargetExistsError):
+        work()
+    assert (tmp_path / "out" / "mine").read_text() == "x"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_small_disk(tmp_path):
+    refuse_small_disk(tmp_path / "a" / "b", 1)
+    with pytest.raises(DiskFullError, match="are needed"):
+        refuse_small_disk(tmp_path / "a" / "b", 1 << 60)
+
+
+def test_a_file_is_whole_or_absent(tmp_path):
+    write_whole(tmp_path / "a" / "file", lambda path: path.write_text("x") and None)
+    assert (tmp_path / "a" / "file").read_text() == "x"
+
+    def fail(path):
+        path.write_text("half")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_whole(tmp_path / "a" / "other", fail)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["file"]
