@@ -200,8 +200,8 @@ def test_one_appender_at_a_time(appender, add):
 def test_what_cannot_be_appended_to(tmp_path, copy_of):
     with pytest.raises(DatasetNotFoundError):
         open_appender(tmp_path / "nothing")
-    with pytest.raises(ArgumentError, match="lance-native"):
-        open_appender(copy_of("g1_lance_native"))
+    with pytest.raises(ArgumentError, match="lance-frames"):
+        open_appender(copy_of("kitchen_lance_frames"))
     with pytest.raises(ArgumentError, match=r"v2\.1"):
         open_appender(copy_of("g1_v21"))
     (tmp_path / "full").mkdir()

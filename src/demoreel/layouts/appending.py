@@ -8,6 +8,7 @@ it is visible. There is one writer at a time; readers wait for nobody.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,11 +17,14 @@ from typing import Protocol
 
 import numpy as np
 
-from demoreel.errors import ArgumentError, DatasetNotFoundError, DiskFullError
+from demoreel.errors import ArgumentError, DatasetNotFoundError, DiskFullError, MetadataError
 from demoreel.layouts.writing import PathLike, Values, write_json
 from demoreel.model import Info, Stats
 from demoreel.model.stats import combine_stats
 from demoreel.storage.atomic import staged
+
+APPENDABLE = ("v3.0", "lance-video", "lance-native")
+"""The layouts that episodes can be appended to."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -131,15 +135,34 @@ def create_appender(root: PathLike, info: Info, *, layout: str = "v3.0") -> Appe
         TargetExistsError: There is something at ``root``.
         ArgumentError: ``info`` or ``layout`` is not one that can be appended to.
     """
-    if layout != "v3.0":
+    if layout not in APPENDABLE:
         raise _cannot_append(layout)
-    from demoreel.layouts.v3.appender import V3Appender, check_info
+    from demoreel.layouts.v3.appender import check_info
 
     check_info(info)
-    empty = replace(info, total_episodes=0, total_frames=0, total_tasks=0, splits={})
+    extra = {name: value for name, value in info.extra.items() if name != "storage_format"}
+    if layout == "lance-native":
+        extra["storage_format"] = "lance"
+    empty = replace(info, total_episodes=0, total_frames=0, total_tasks=0, splits={}, extra=extra)
     with staged(root) as folder:
         write_json(folder / "meta" / "info.json", empty.to_json())
-    return V3Appender(Path(root))
+        _write_empty_tables(folder, empty, layout, name=Path(os.path.abspath(root)).name)
+    return _appender_for(Path(root), empty)
+
+
+def _write_empty_tables(folder: Path, info: Info, layout: str, *, name: str) -> None:
+    """Write the tables of a Lance dataset without episodes; they say which layout it is."""
+    try:
+        if layout == "lance-native":
+            from demoreel.layouts.lance_native.appender import write_empty_tables
+
+            write_empty_tables(folder, info)
+        elif layout == "lance-video":
+            from demoreel.layouts.lance_video import appender as lance_video
+
+            lance_video.write_empty_tables(folder, info, name=name)
+    except MetadataError as error:  # of what the caller wants, not of a file
+        raise ArgumentError(error.what, hint=error.hint) from error
 
 
 def open_appender(root: PathLike) -> Appender:
@@ -153,8 +176,6 @@ def open_appender(root: PathLike) -> Appender:
         MetadataError: Its metadata are broken, or not such that episodes can follow.
         ArgumentError: Its layout is one that cannot be appended to.
     """
-    from demoreel.layouts.detect import layout_of
-    from demoreel.layouts.v3.appender import V3Appender
     from demoreel.storage.json_files import read_json
 
     info_path = Path(root) / "meta" / "info.json"
@@ -164,16 +185,32 @@ def open_appender(root: PathLike) -> Appender:
             hint="begin one with demoreel.create",
             path=Path(root),
         )
-    layout = layout_of(Path(root), Info.from_json(read_json(info_path), where=str(info_path)))
+    return _appender_for(Path(root), Info.from_json(read_json(info_path), where=str(info_path)))
+
+
+def _appender_for(root: Path, info: Info) -> Appender:
+    from demoreel.layouts.detect import layout_and_table
+
+    layout, table = layout_and_table(root, info)
+    if layout == "lance-native":
+        from demoreel.layouts.lance_native.appender import lance_native_appender
+
+        return lance_native_appender(root, info)
+    if layout == "lance-video":
+        from demoreel.layouts.lance_video.appender import lance_video_appender
+
+        return lance_video_appender(root, table)
     if layout != "v3.0":
         raise _cannot_append(layout)
-    return V3Appender(Path(root))
+    from demoreel.layouts.v3.appender import V3Appender
+
+    return V3Appender(root)
 
 
 def _cannot_append(layout: str) -> ArgumentError:
     return ArgumentError(
         f"Episodes cannot be appended to a dataset in the layout {layout!r}.",
-        hint="v3.0 can be appended to",
+        hint=f"{', '.join(APPENDABLE)} can be appended to",
     )
 
 

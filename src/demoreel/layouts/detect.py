@@ -13,6 +13,7 @@ from demoreel.errors import (
 from demoreel.layouts.base import Reader
 from demoreel.model import Info
 from demoreel.storage.json_files import read_json
+from demoreel.storage.lance_places import RemotePlace
 from demoreel.storage.settled import settled
 
 _OLD_HUB_TABLES = ("frames", "videos", "episodes")
@@ -23,24 +24,27 @@ def open_reader(
     *,
     version: int | None = None,
     tag: str | None = None,
-    tables: Path | None = None,
+    tables: Path | RemotePlace | None = None,
 ) -> Reader:
     """Open the dataset in this folder, whatever its layout.
 
-    Cost: reads the metadata, no table and no video; with a version or a tag, a table's manifest.
+    Cost: reads the metadata, no table and no video; with a version or a tag, or where the tables
+    lie in an object store, a table's manifest.
 
     Args:
         root: The dataset's folder.
         version: Of a Lance dataset, the version to read; None is the newest.
         tag: Of a Lance dataset, the tagged version to read.
         tables: Where the Lance tables lie if not in ``root``: their folder, or the table of rows
-            (``NAME.lance``), which also says which one it is if there are several.
+            (``NAME.lance``), which also says which one it is if there are several. In an object
+            store, the table of rows.
 
     Raises:
         DatasetNotFoundError: The folder is not there, or holds no dataset.
         UnsupportedVersionError: Its version or layout is not readable.
         MetadataError: Its metadata are broken, or it has no episodes.
         ArgumentError: There is no such version or tag, or the layout has none.
+        TableError: A table in an object store does not open.
     """
     if version is not None and tag is not None:
         raise ArgumentError("version= and tag= both name a version.", hint="give one of them")
@@ -48,7 +52,7 @@ def open_reader(
 
 
 def _open_as_it_lies(
-    root: Path, version: int | None, tag: str | None, tables: Path | None
+    root: Path, version: int | None, tag: str | None, tables: Path | RemotePlace | None
 ) -> Reader:
     if _lance_tables(root / "data").issuperset(_OLD_HUB_TABLES):
         raise UnsupportedVersionError(
@@ -70,7 +74,11 @@ def _open_as_it_lies(
         layout, table = _layout(root, info)
         reader = _reader_for(root, info, layout, table, version=version, tag=tag)
     else:
-        folder, layout, table = _layout_of_tables(tables, root, info)
+        folder: Path | RemotePlace
+        if isinstance(tables, RemotePlace):
+            folder, (layout, table) = tables.parent, _layout_in_store(tables, root, info)
+        else:
+            folder, layout, table = _layout_of_tables(tables, root, info)
         reader = _reader_for(root, info, layout, table, version=version, tag=tag, tables=folder)
     if len(reader.episodes) == 0:
         raise no_episodes
@@ -80,6 +88,11 @@ def _open_as_it_lies(
 def layout_of(root: Path, info: Info) -> str:
     """Return the name of the layout that lies in this folder."""
     return _layout(root, info)[0]
+
+
+def layout_and_table(root: Path, info: Info) -> tuple[str, str]:
+    """Return the layout's name, and the Lance table's where it has a name of its own."""
+    return _layout(root, info)
 
 
 def _is_new(root: Path, info: Info) -> bool:
@@ -97,7 +110,7 @@ def _reader_for(
     *,
     version: int | None,
     tag: str | None,
-    tables: Path | None = None,
+    tables: Path | RemotePlace | None = None,
 ) -> Reader:
     if layout == "lance-native":
         from demoreel.layouts.lance_native.reader import LanceNativeReader
@@ -165,6 +178,32 @@ def _layout_of_tables(tables: Path, root: Path, info: Info) -> tuple[Path, str, 
         return folder, *_named_by_its_table(folder, found)
     with_videos = f"{tables.stem}_videos" in found
     return folder, "lance-video" if with_videos else "lance-frames", tables.stem
+
+
+def _layout_in_store(table: RemotePlace, root: Path, info: Info) -> tuple[str, str]:
+    """Return the layout and the name of a table of rows, by what it says of itself.
+
+    Nothing is listed: a bucket may hold anything, and one may be allowed to read but not to list.
+    """
+    from demoreel.layouts.lance_rows import column_names
+    from demoreel.storage.lance_tables import LanceTable
+
+    rows = LanceTable(table)
+    if not rows.exists():
+        raise DatasetNotFoundError(
+            f"There is no Lance table {table.name!r} in this place.",
+            hint="give the table of rows, .../NAME.lance",
+            uri=table,
+            dataset=root,
+        )
+    if table.stem == "frames" and (
+        info.extra.get("storage_format") == "lance"
+        or LanceTable(table.parent / "videos.lance").exists()
+    ):
+        return "lance-native", "frames"
+    names = column_names(info)
+    filmed = any(names[key] not in rows.columns for key in info.video_keys)
+    return "lance-video" if filmed else "lance-frames", table.stem
 
 
 def _lance_tables(root: Path) -> set[str]:

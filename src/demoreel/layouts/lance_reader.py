@@ -20,7 +20,12 @@ from demoreel.layouts.rows import rows_of, rows_once
 from demoreel.layouts.v3.metadata import V3Metadata
 from demoreel.model import Info
 from demoreel.storage.lance_blobs import LanceBlob
+from demoreel.storage.lance_places import RemotePlace, Where
 from demoreel.storage.lance_tables import LanceTable
+from demoreel.storage.lance_versions import newest_version
+
+Place = Path | RemotePlace
+"""A table, or the folder of some."""
 
 VIDEOS_VERSION = "demoreel.videos"
 """Where a table of rows notes, in its metadata, which version of the videos belongs to it."""
@@ -92,7 +97,8 @@ class LanceReader(V3Metadata):
 
     def clip(self, position: int, camera: str) -> Clip:
         """Return where the episode lies in its video, checked against its neighbours there."""
-        name = str(self.root / self.video_file(position, camera))
+        assert self._videos_table is not None
+        name = self._videos_table.beside(self.video_file(position, camera))
         chunk, file = self._video_numbers(position, camera)
         try:
             video = self._videos.video(camera, chunk, file, name=name)
@@ -119,7 +125,7 @@ class LanceReader(V3Metadata):
 
 
 def tables_of(
-    frames: Path, videos: Path | None, *, version: int | None, tag: str | None
+    frames: Place, videos: Place | None, *, version: int | None, tag: str | None
 ) -> tuple[LanceTable, LanceTable | None]:
     """Return the tables of a dataset, at one version.
 
@@ -131,22 +137,37 @@ def tables_of(
     Args:
         frames: The table of rows.
         videos: The table of videos, if there is one.
-        version: A version's number; None is the newest.
+        version: A version's number; None is the newest as of now.
         tag: A version's name.
 
     Raises:
         ArgumentError: There is no such version or tag.
         TableError: A table does not open.
     """
-    rows = LanceTable(str(frames), version=version, tag=tag)
     if version is None and tag is None:
-        return rows, LanceTable(str(videos)) if videos is not None else None
+        return _as_of_now(frames), _as_of_now(videos) if videos is not None else None
+    rows = LanceTable(_where(frames), version=version, tag=tag)
     noted = rows.metadata.get(VIDEOS_VERSION)
     if videos is None:
         return rows, None
-    films = LanceTable(str(videos))
+    films = LanceTable(_where(videos))
     if tag is not None and tag in films.tags():
-        films = LanceTable(str(videos), tag=tag)
+        films = LanceTable(_where(videos), tag=tag)
     elif tag is None and noted is not None and noted.isdigit():
-        films = LanceTable(str(videos), version=int(noted))
+        films = LanceTable(_where(videos), version=int(noted))
     return rows, films
+
+
+def _as_of_now(table: Place) -> LanceTable:
+    """Return a table at the version that belongs to the metadata as they are read just now.
+
+    Tables are opened later, when someone may have appended to them; a newer version has these rows,
+    too, but others besides. In an object store that is found out when they are opened.
+    """
+    if isinstance(table, RemotePlace):
+        return LanceTable(table)
+    return LanceTable(str(table), version=newest_version(table), or_newest=True)
+
+
+def _where(table: Place) -> Where:
+    return str(table) if isinstance(table, Path) else table

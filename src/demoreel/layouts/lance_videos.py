@@ -60,7 +60,7 @@ class LanceVideos:
 
     def __init__(self, table: LanceTable) -> None:
         self._table = table
-        self._on_disk = LocalBlobs(table.path)
+        self._on_disk = LocalBlobs(table.path if isinstance(table.place, str) else None)
         self._found: dict[int, LocalPlace | None] = {}
         self._blobs: ByteCache[int, LanceBlob] = ByteCache(_MOST_BLOBS)
 
@@ -152,7 +152,11 @@ class LanceVideos:
     def _blob(self, place: int, name: str) -> LanceBlob:
         def make() -> tuple[LanceBlob, int]:
             row = self._rows.table.column("_rowid")[place].as_py()
-            return LanceBlob(self._table, _BYTES_COLUMN, row, name=name), 1
+            size = None
+            if not isinstance(self._table.place, str):  # an object store takes time to answer
+                known = self._descriptor(place)
+                size = known.size if known is not None else None
+            return LanceBlob(self._table, _BYTES_COLUMN, row, name=name, size=size), 1
 
         return self._blobs.get(place, make)
 

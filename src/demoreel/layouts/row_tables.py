@@ -77,7 +77,7 @@ def _opened(table: LanceTable, columns: list[str]) -> Any:
     if not may_use_lance():
         return table.scan(columns)
     with table.errors():
-        return lance_calls.dataset(table.path, version)
+        return lance_calls.dataset(table.place, version)
 
 
 def _parquet_rows(reader: Reader, features: dict[str, Feature], positions: np.ndarray) -> RowTable:

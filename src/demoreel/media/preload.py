@@ -6,14 +6,16 @@ a video is read in one call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 
 from demoreel.errors import VideoError
 from demoreel.media.decode import Stretch
 from demoreel.media.mp4 import Bytes
+from demoreel.storage.lance_blobs import LanceBlob, read_side_by_side
 from demoreel.storage.local import LocalFile, open_file
 
 
@@ -83,16 +85,54 @@ def load_together(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
     """
     file = stretches[0].file
     if not isinstance(file, LocalFile) and hasattr(file, "read_ranges"):
-        ranges = byte_ranges(stretches)
-        if max(begin + length for begin, length in ranges) > file.size:
-            raise VideoError(
-                f"The video is cut off: it has {file.size} bytes, and more are wanted.",
-                hint="restore the file from a copy",
-                file=stretches[0].name,
-            )
-        parts = file.read_ranges(ranges)
-        return [
-            Stretch(stretch.index, Loaded(begin, data, file), stretch.name, stretch.frames)
-            for stretch, (begin, _), data in zip(stretches, ranges, parts, strict=True)
-        ]
+        ranges = _ranges_inside(stretches)
+        return _holding(stretches, ranges, file.read_ranges(ranges))
     return stretches
+
+
+def load_from_afar(videos: Mapping[int, Sequence[Stretch]]) -> dict[int, Sequence[Stretch]]:
+    """Return the stretches of those videos that lie in object stores, read side by side.
+
+    Args:
+        videos: The stretches of each video.
+
+    Raises:
+        VideoError: The bytes cannot be read.
+    """
+    far, wanted = {}, []
+    for number, stretches in videos.items():
+        file = stretches[0].file
+        if is_far(file):
+            far[number] = stretches
+            wanted.append((file, _ranges_inside(stretches)))
+    read = read_side_by_side(wanted)
+    return {
+        number: _holding(far[number], ranges, parts)
+        for number, (_, ranges), parts in zip(far, wanted, read, strict=True)
+    }
+
+
+def is_far(file: object) -> TypeGuard[LanceBlob]:
+    """Whether a video lies in an object store, where each read takes its time."""
+    return isinstance(file, LanceBlob) and file.is_remote
+
+
+def _ranges_inside(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
+    ranges = byte_ranges(stretches)
+    size = stretches[0].file.size
+    if max(begin + length for begin, length in ranges) > size:
+        raise VideoError(
+            f"The video is cut off: it has {size} bytes, and more are wanted.",
+            hint="restore the file from a copy",
+            file=stretches[0].name,
+        )
+    return ranges
+
+
+def _holding(
+    stretches: Sequence[Stretch], ranges: Sequence[tuple[int, int]], parts: Sequence[bytes]
+) -> list[Stretch]:
+    return [
+        Stretch(stretch.index, Loaded(begin, data, stretch.file), stretch.name, stretch.frames)
+        for stretch, (begin, _), data in zip(stretches, ranges, parts, strict=True)
+    ]

@@ -21,6 +21,7 @@ from demoreel.read.episode import EpisodeView
 from demoreel.read.memory import Recycler
 from demoreel.read.pictures import Allocate, Size
 from demoreel.read.windows import Windows, frame_offsets
+from demoreel.storage.lance_places import RemotePlace
 
 
 class Dataset:
@@ -46,7 +47,7 @@ class Dataset:
         decode_threads: int | None = None,
         version: int | None = None,
         tag: str | None = None,
-        tables: str | os.PathLike[str] | None = None,
+        tables: str | os.PathLike[str] | RemotePlace | None = None,
         filter: str | None = None,
     ) -> None:
         # Iterables are listed first: pickling must be able to hand them on.
@@ -61,7 +62,7 @@ class Dataset:
             "decode_threads": decode_threads,
             "version": version,
             "tag": tag,
-            "tables": None if tables is None else str(tables),
+            "tables": _place_of(tables),
             "filter": filter,
         }
         self._open()
@@ -73,7 +74,7 @@ class Dataset:
             self.root,
             version=args["version"],
             tag=args["tag"],
-            tables=None if args["tables"] is None else Path(args["tables"]),
+            tables=args["tables"],
         )
         self.cameras = self._chosen_cameras(args["cameras"])
         self._selected = self._chosen_episodes(args["episodes"])
@@ -307,6 +308,10 @@ def _checked_size(size: Size | None) -> Size | None:
     if len(size) != 2 or not all(isinstance(s, (int, np.integer)) and s > 0 for s in size):
         raise ArgumentError(f"image_size must be (height, width) in pixels, not {size!r}.")
     return (int(size[0]), int(size[1]))
+
+
+def _place_of(tables: str | os.PathLike[str] | RemotePlace | None) -> Path | RemotePlace | None:
+    return tables if tables is None or isinstance(tables, RemotePlace) else Path(tables)
 
 
 def _checked_unit(unit: DepthUnit) -> DepthUnit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from demoreel.media.pictures import (
     paint_picture,
     picture_size,
 )
-from demoreel.media.preload import load_together
+from demoreel.media.preload import is_far, load_from_afar, load_together
 from demoreel.media.video import Video
 from demoreel.model import Feature
 from demoreel.model.depth import DepthUnit
@@ -94,16 +94,28 @@ class Camera:
     def _stretches(
         self, parts: Sequence[tuple[Video, np.ndarray, np.ndarray]]
     ) -> Iterator[_Pictures]:
-        for video, wanted, targets in parts:
+        from_afar = self._loaded_from_afar(parts)
+        for number, (video, wanted, targets) in enumerate(parts):
             target_of = dict(zip(wanted.tolist(), targets.tolist(), strict=True))
-            groups = group_frames(video.index, np.unique(wanted))
-            stretches: Iterator[Stretch] = (
-                Stretch(video.index, video.file, video.name, group) for group in groups
-            )
-            if hasattr(video.file, "read_ranges"):  # then one read of all costs less than many
-                stretches = iter(self._loaded(list(stretches)))
+            stretches = from_afar.get(number) or _stretches_of(video, wanted)
+            if hasattr(video.file, "read_ranges") and number not in from_afar:
+                stretches = self._loaded(list(stretches))  # one read of all costs less than many
             for stretch in stretches:
                 yield _VideoPictures(self, stretch, target_of)
+
+    def _loaded_from_afar(
+        self, parts: Sequence[tuple[Video, np.ndarray, np.ndarray]]
+    ) -> dict[int, Sequence[Stretch]]:
+        """Read what is wanted of the videos that lie in an object store, at the same time."""
+        far = {
+            number: list(_stretches_of(video, wanted))
+            for number, (video, wanted, _) in enumerate(parts)
+            if is_far(video.file)
+        }
+        try:
+            return load_from_afar(far)
+        except VideoError as error:
+            raise self.located(error) from error
 
     def _loaded(self, stretches: Sequence[Stretch]) -> Sequence[Stretch]:
         try:
@@ -191,6 +203,11 @@ class Camera:
         """Return the error with the dataset and the camera added."""
         where = {"dataset": self._reader.root, "camera": self.feature.key, **error.where}
         return type(error)(error.what, hint=error.hint, **where)
+
+
+def _stretches_of(video: Video, wanted: np.ndarray) -> Iterable[Stretch]:
+    groups = group_frames(video.index, np.unique(wanted))
+    return (Stretch(video.index, video.file, video.name, group) for group in groups)
 
 
 class _VideoPictures:

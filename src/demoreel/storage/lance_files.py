@@ -110,11 +110,11 @@ class LocalBlobs:
     """Finds the local files of a table's blobs.
 
     Args:
-        folder: The table's folder.
+        folder: The table's folder; None if that is not on this machine.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._data = os.path.join(folder, "data")
+    def __init__(self, folder: str | None) -> None:
+        self._data = None if folder is None else os.path.join(folder, "data")
         self._believed: set[tuple[int, tuple[str, ...]]] = set()
 
     def find(self, blob: Descriptor, as_lance_reads: ReadRanges) -> LocalPlace | None:
@@ -136,6 +136,8 @@ class LocalBlobs:
         if blob.kind == _EXTERNAL:
             parts = urlsplit(blob.uri)
             return [unquote(parts.path)] if parts.scheme == "file" and not parts.netloc else []
+        if self._data is None:
+            return []
         files = [os.path.join(self._data, name) for name in blob.data_files]
         if blob.kind == _INLINE:
             return files

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import ArgumentError, TableError
-from demoreel.storage.lance_calls import LanceFailure
+from demoreel.storage.lance_calls import LanceFailure, MissingTable
+from demoreel.storage.lance_places import Where
 from demoreel.storage.lance_process import ask
 from demoreel.storage.lance_values import LocalValues
 
@@ -24,22 +25,40 @@ class LanceTable:
 
     Nothing is opened or checked before it is needed. The version is fixed then, so that what other
     writers commit later does not show. This object holds no handle: pickling and forking move the
-    path and the version.
+    place and the version.
 
     Args:
-        path: The table's folder or URI.
+        place: The table's folder, or where it lies in an object store.
         version: A version's number; None is the newest.
         tag: A version's name.
+        or_newest: Whether the newest will do where that version has been cleaned up.
     """
 
-    def __init__(self, path: str, *, version: int | None = None, tag: str | None = None) -> None:
-        self.path = path
+    def __init__(
+        self,
+        place: Where,
+        *,
+        version: int | None = None,
+        tag: str | None = None,
+        or_newest: bool = False,
+    ) -> None:
+        self.place = place
         self._wanted: int | str | None = version if tag is None else tag
+        self._or_newest = or_newest
+
+    @property
+    def path(self) -> str:
+        """The table's folder or URI."""
+        return str(self.place)
 
     @property
     def name(self) -> str:
         """The table's name with its ending, e.g. ``frames.lance``."""
         return os.path.basename(self.path.rstrip("/"))
+
+    def beside(self, name: str) -> str:
+        """Return the path or URI of something in the folder that the table lies in."""
+        return os.path.join(os.path.dirname(self.path.rstrip("/")), name)
 
     @cached_property
     def version(self) -> int:
@@ -52,20 +71,44 @@ class LanceTable:
             ArgumentError: There is no such version or tag.
         """
         try:
-            return int(ask("find_version", self.path, self._wanted))
+            return int(ask("find_version", self.place, self._wanted))
         except LanceFailure as error:
+            if self._wanted is not None and self._or_newest:
+                self._wanted = None
+                return self.version
             if self._wanted is not None:
                 self._explain_version()
             raise TableError(
                 f"A Lance table does not open: {error}.",
-                hint="fetch or restore the folder",
+                hint=self._hint("fetch or restore the folder"),
                 table=self.path,
             ) from error
+
+    def exists(self) -> bool:
+        """Whether there is such a table.
+
+        Cost: a read of the manifest the first time.
+
+        Raises:
+            TableError: There may be one, but it does not open.
+            ArgumentError: There is no such version or tag.
+        """
+        try:
+            return self.version > 0
+        except TableError as error:
+            if isinstance(error.__cause__, MissingTable):
+                return False
+            raise
+
+    def _hint(self, of_a_folder: str) -> str:
+        if isinstance(self.place, str):
+            return of_a_folder
+        return "check the URI, and the credentials in the environment or in storage_options="
 
     def _explain_version(self) -> None:
         """Raise an ``ArgumentError`` if the table opens at its newest version."""
         try:
-            newest, tags = ask("versions", self.path)
+            newest, tags = ask("versions", self.place)
         except LanceFailure:
             return
         if isinstance(self._wanted, str):
@@ -86,7 +129,7 @@ class LanceTable:
             TableError: There is no such table, or its manifest is damaged.
         """
         with self.errors():
-            found: dict[str, int] = ask("versions", self.path)[1]
+            found: dict[str, int] = ask("versions", self.place)[1]
             return found
 
     @cached_property
@@ -102,7 +145,8 @@ class LanceTable:
     @cached_property
     def identity(self) -> tuple[object, ...]:
         """What the rows come from; equal for two openings only if they hold the same rows."""
-        return (os.path.realpath(self.path), self.version, self._ask("digest"))
+        where = os.path.realpath(self.place) if isinstance(self.place, str) else self.place
+        return (where, self.version, self._ask("digest"))
 
     def count_rows(self) -> int:
         """Return the number of rows that are not deleted."""
@@ -138,7 +182,7 @@ class LanceTable:
         """
         self.require([column])
         try:
-            pages = ask("value_pages", self.path, self.version, column)
+            pages = ask("value_pages", self.place, self.version, column)
         except LanceFailure:  # a take will say what is wrong
             return None
         if pages is None:
@@ -163,7 +207,7 @@ class LanceTable:
         version = self.version
         with self.errors():
             try:
-                found: np.ndarray = ask("matching", self.path, version, condition, column)
+                found: np.ndarray = ask("matching", self.place, version, condition, column)
                 return found
             except LanceFailure as error:
                 if not str(error).startswith(_USER_FAULT):
@@ -200,7 +244,7 @@ class LanceTable:
     def _ask(self, call: str, *arguments: Any) -> Any:
         version = self.version
         with self.errors():
-            return ask(call, self.path, version, *arguments)
+            return ask(call, self.place, version, *arguments)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -210,7 +254,7 @@ class LanceTable:
         except LanceFailure as error:
             raise TableError(
                 f"A Lance table is not readable: {error}.",
-                hint="fetch or restore the file",
+                hint=self._hint("fetch or restore the file"),
                 table=self.path,
                 version=self.__dict__.get("version"),
             ) from error

@@ -56,6 +56,10 @@ Watch = Callable[[int], None]
 """Told of every stretch of bytes that was written; may raise to stop the writing."""
 
 
+def _nobody(_: int) -> None:
+    """Listen to nothing."""
+
+
 def write_rows(table: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[str]:
     """Write rows as fragments that no reader sees yet, and force them to disk.
 
@@ -87,7 +91,7 @@ def write_rows(table: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     source = watched()
     reader = pa.RecordBatchReader.from_batches(schema, source)
     try:
-        with _writing(table):
+        with writing(table):
             found = _fragments(reader, table, schema)
     except (TableError, OSError):
         if raised:  # Lance would tell of it as a text
@@ -99,17 +103,34 @@ def write_rows(table: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     return found
 
 
-def _fragments(data: Any, table: Path, schema: pa.Schema, **options: Any) -> list[str]:
+def append_rows(table: Path, rows: pa.Table) -> list[str]:
+    """Write rows as a fragment that could follow those of a table; nothing is forced to disk.
+
+    Args:
+        table: The table's folder.
+        rows: The rows, in the table's own columns.
+
+    Raises:
+        TableError: Lance refuses them.
+        OSError: The disk is full or not writable.
+    """
+    with writing(table):
+        import_lance()
+        return _fragments(
+            rows, table, rows.schema, append=True, max_rows_per_file=max(1, len(rows))
+        )
+
+
+def _fragments(
+    data: Any, table: Path, schema: pa.Schema, *, append: bool = False, **options: Any
+) -> list[str]:
     from lance.fragment import write_fragments
 
-    written = write_fragments(
-        data,
-        os.fspath(table),
-        schema,
-        mode="create",
-        data_storage_version=FILE_VERSION,
-        **options,
-    )
+    if append:  # as the table has its columns and files, whoever made it
+        written = write_fragments(data, os.fspath(table), mode="append", **options)
+    else:
+        options = {"data_storage_version": FILE_VERSION, **options}
+        written = write_fragments(data, os.fspath(table), schema, mode="create", **options)
     assert isinstance(written, list)
     return [json.dumps(fragment.to_json()) for fragment in written]
 
@@ -121,9 +142,13 @@ class BlobPart:
         table: The table's folder; it need not exist.
         column: The blob column. It must be the table's last.
         watch: Told of bytes as they are written.
+        append: Whether the rows are to follow others in a table that exists. Then nothing is
+            forced to disk here; the caller does that.
     """
 
-    def __init__(self, table: Path, column: str, *, watch: Watch) -> None:
+    def __init__(
+        self, table: Path, column: str, *, watch: Watch = _nobody, append: bool = False
+    ) -> None:
         _refuse_forked(table)
         import_lance()
         from lance.blob import BlobDescriptorArrayBuilder
@@ -131,6 +156,7 @@ class BlobPart:
         self._table = table
         self._column = column
         self._watch = watch
+        self._append = append
         self._folder = table / "data" / f".part-{uuid.uuid4().hex[:12]}"
         self._folder.mkdir(parents=True)
         self._builder = BlobDescriptorArrayBuilder(column)
@@ -148,7 +174,7 @@ class BlobPart:
             number, handle = self._new_file()
             try:
                 copy_bytes(source, handle, watch=self._watch)
-                os.fsync(handle)
+                self._force(handle)
             finally:
                 os.close(handle)
             self._builder.append_dedicated(number, source.size)
@@ -160,6 +186,23 @@ class BlobPart:
         self._builder.extend_packed(number, [self._used], [source.size])
         self._used += source.size
 
+    def take(self, source: LocalFile) -> None:
+        """Add a file's bytes; those of a large one are not copied where the disk has hard links.
+
+        Raises:
+            OSError: The disk is full, or the file is not readable.
+        """
+        if source.size > _OWN_FILE:
+            try:
+                os.link(source.path, self._folder / self._name_of(self._ids + 1))
+            except OSError:
+                pass  # another disk, or one without links
+            else:
+                self._ids += 1
+                self._builder.append_dedicated(self._ids, source.size)
+                return
+        self.add(source)
+
     def _new_file(self) -> tuple[int, int]:
         self._ids += 1
         path = self._folder / self._name_of(self._ids)
@@ -169,7 +212,7 @@ class BlobPart:
         """Ask Lance what it calls this blob file; nothing is written by asking."""
         from lance.file import LanceFileSession
 
-        with _writing(self._table):
+        with writing(self._table):
             session = LanceFileSession(os.fspath(self._table))
             return os.path.basename(session.open_dedicated_blob_writer("x.lance", number).path)
 
@@ -185,12 +228,14 @@ class BlobPart:
         """
         self.close()
         blobs, field = self._builder.finish(), self._builder.field
-        with _writing(self._table):
+        with writing(self._table):
             table = rows.append_column(field, blobs)
-            found = _fragments(table, self._table, table.schema)
+            found = _fragments(table, self._table, table.schema, append=self._append)
         (file,) = _data_files(found)
         beside = self._table / "data" / file.removesuffix(".lance")
         os.rename(self._folder, beside)
+        if self._append:
+            return found
         sync_path(beside)
         _sync_fragments(self._table, found)
         return found
@@ -201,9 +246,13 @@ class BlobPart:
             _, handle = self._shared
             self._shared = None
             try:
-                os.fsync(handle)
+                self._force(handle)
             finally:
                 os.close(handle)
+
+    def _force(self, handle: int) -> None:
+        if not self._append:
+            os.fsync(handle)
 
     def abandon(self) -> None:
         """Remove what was written."""
@@ -224,7 +273,7 @@ def write_links(table: Path, column: str, rows: pa.Table, places: Sequence[Place
         TableError: Lance refuses them.
         OSError: The disk is full or not writable.
     """
-    with _writing(table):
+    with writing(table):
         lance = import_lance()
         blobs = lance.blob_array([lance.Blob.from_uri(uri, at, size) for uri, at, size in places])
         linked = rows.append_column(lance.blob_field(column), blobs)
@@ -259,7 +308,7 @@ def commit_table(table: Path, schema: pa.Schema, fragments: Sequence[str]) -> No
         OSError: The disk is full or not writable.
     """
     table.mkdir(parents=True, exist_ok=True)
-    with _writing(table):
+    with writing(table):
         lance = import_lance()
         from lance.fragment import FragmentMetadata
 
@@ -279,7 +328,7 @@ def add_index(table: Path, column: str, kind: str) -> None:
         TableError: Lance refuses it.
         OSError: The disk is full or not writable.
     """
-    with _writing(table):
+    with writing(table):
         import_lance().dataset(os.fspath(table)).create_scalar_index(column, kind)
 
 
@@ -354,7 +403,7 @@ def _sync_fragments(table: Path, fragments: Iterable[str]) -> None:
 
 
 @contextmanager
-def _writing(table: Path) -> Iterator[None]:
+def writing(table: Path) -> Iterator[None]:
     """Turn a failure of Lance into an error of the disk or of the table."""
     _refuse_forked(table)
     try:
@@ -372,6 +421,6 @@ def _refuse_forked(table: Path) -> None:
     if not may_use_lance():
         raise DemoreelError(
             "This process was forked from one that uses Lance, and Lance does not survive a fork.",
-            hint="convert in the parent, or start the process with the method 'spawn'",
+            hint="write in the parent, or start the process with the method 'spawn'",
             table=table,
         )

@@ -89,6 +89,7 @@ class _LanceDataset(LeRobotDataset):
             meta_root=meta_root,
             table_name=table_name,
             revision=revision,
+            storage_options=_options_of(connect_kwargs, storage_options),
         )
         self._open(
             place,
@@ -137,9 +138,10 @@ class LeRobotLanceVideoDataset(_LanceDataset):
         repo_id: ``me/my_task``; names the folder under ``HF_LEROBOT_HOME``. A folder's path, given
             alone, is taken for ``root``.
         root: The folder of the tables and ``meta/``, or the table in it.
-        uri: The table of rows, ``.../NAME.lance``, as a path or ``file://``. Remote ones are not
-            read yet.
-        meta_root: The folder that contains ``meta/``, where it does not lie beside the tables.
+        uri: The table of rows, ``.../NAME.lance``: a path, ``file://``, or in an object store
+            ``s3://``, ``gs://`` or ``az://``, with the credentials that the environment has.
+        meta_root: The folder that contains ``meta/``, where it does not lie beside the tables. It
+            is on this machine; a table in an object store needs it.
         table_name: Which table, where a folder holds several.
         revision: A snapshot's revision, where lerobot has downloaded several.
         episodes: Read only these; items are counted from 0, as in ``LeRobotDataset``.
@@ -147,8 +149,10 @@ class LeRobotLanceVideoDataset(_LanceDataset):
         image_transforms: Applied to each picture (or window of pictures), depth excepted.
         tolerance_s: See ``delta_timestamps``. It never decides which picture an item gets.
         return_uint8: Give video pictures as uint8.
-        connect_kwargs: Accepted for compatibility; local tables need none.
-        storage_options: Likewise.
+        connect_kwargs: Of these, ``storage_options`` counts, as if given by itself.
+        storage_options: What Lance is told of the object store beyond the environment, e.g.
+            ``{"aws_region": "eu-west-1"}``; local tables need none. Pickling the dataset, as
+            spawned workers do, moves them along: prefer the environment for credentials.
         video_backend: Accepted for compatibility; videos are decoded from their packets.
         download_videos: Accepted for compatibility; nothing is downloaded.
         force_cache_sync: Refused if true: nothing here asks the network.
@@ -165,7 +169,8 @@ class LeRobotLanceVideoDataset(_LanceDataset):
         tag: The version with this name.
 
     Raises:
-        DatasetNotFoundError: The dataset is not on this machine.
+        DatasetNotFoundError: The dataset is not on this machine, or the URI's table not there.
+        TableError: A table in an object store does not open: the store, the credentials.
         ArgumentError: It is of a layout that another class reads, which the error names;
             ``delta_timestamps`` are off the grid, and the like.
     """
@@ -309,6 +314,12 @@ class _DeviceBatches:
             pictures = self._pictures.read(wanted.reshape(-1), key)
             batch[key] = pictures.reshape(*wanted.shape, *pictures.shape[1:])
         return {**batch, **self._rest.read(rows)}
+
+
+def _options_of(
+    connect_kwargs: dict[str, Any] | None, storage_options: dict[str, Any] | None
+) -> dict[str, Any]:
+    return {**((connect_kwargs or {}).get("storage_options") or {}), **(storage_options or {})}
 
 
 CLASSES: dict[str, type[LeRobotDataset]] = {

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demoreel.layouts.lance_reader import LanceReader, tables_of
+from demoreel.layouts.lance_reader import LanceReader, Place, tables_of
 from demoreel.model import Info
 
 
@@ -28,7 +28,7 @@ class LanceFramesReader(LanceReader):
         table: Name of the table, without its ending.
         version: A version of the table; None is the newest.
         tag: A version's name.
-        tables: The folder of the tables, if not ``root``.
+        tables: The folder of the tables, if not ``root``; it may lie in an object store.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
@@ -45,7 +45,7 @@ class LanceFramesReader(LanceReader):
         *,
         version: int | None = None,
         tag: str | None = None,
-        tables: Path | None = None,
+        tables: Place | None = None,
     ) -> None:
         frames = (tables or root) / f"{table}.lance"
         super().__init__(root, info, *tables_of(frames, None, version=version, tag=tag))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demoreel.layouts.lance_reader import LanceReader, tables_of
+from demoreel.layouts.lance_reader import LanceReader, Place, tables_of
 from demoreel.model import Info
 
 FRAMES, VIDEOS = "frames.lance", "videos.lance"
@@ -27,7 +27,7 @@ class LanceNativeReader(LanceReader):
         info: Its info.
         version: A version of ``frames.lance``; None is the newest.
         tag: A version's name.
-        tables: The folder of the tables, if not ``root``.
+        tables: The folder of the tables, if not ``root``; it may lie in an object store.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
@@ -43,7 +43,7 @@ class LanceNativeReader(LanceReader):
         *,
         version: int | None = None,
         tag: str | None = None,
-        tables: Path | None = None,
+        tables: Place | None = None,
     ) -> None:
         folder = tables or root
         videos = folder / VIDEOS if info.video_keys else None

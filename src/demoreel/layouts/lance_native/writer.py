@@ -73,7 +73,7 @@ def rows_batch(
 ) -> pa.RecordBatch:
     """Put rows together; see ``frames_batch``."""
     plain = pa.schema([field for field in schema if field.type != _PICTURE])
-    batch = frames_batch(plain, columns, {})
+    batch = frames_batch(plain, columns, pictures)
     named = {key.replace(".", "_"): values for key, values in pictures.items()}
     arrays = [
         _pictures(named[field.name]) if field.type == _PICTURE else batch.column(field.name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demoreel.layouts.lance_reader import LanceReader, tables_of
+from demoreel.layouts.lance_reader import LanceReader, Place, tables_of
 from demoreel.model import Info
 
 
@@ -27,7 +27,7 @@ class LanceVideoReader(LanceReader):
         table: Name of the table of rows, without its ending.
         version: A version of that table; None is the newest.
         tag: A version's name.
-        tables: The folder of the tables, if not ``root``.
+        tables: The folder of the tables, if not ``root``; it may lie in an object store.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
@@ -44,7 +44,7 @@ class LanceVideoReader(LanceReader):
         *,
         version: int | None = None,
         tag: str | None = None,
-        tables: Path | None = None,
+        tables: Place | None = None,
     ) -> None:
         folder = tables or root
         frames, videos = folder / f"{table}.lance", folder / f"{table}_videos.lance"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -71,14 +71,20 @@ class V3Appender:
             self._lock.sign()
             roll_forward(root)
             clear_staging(root)
-            self._book = read_book(root)
+            self._book = self._read_book()
             self._intake = _intake(self._book)
         except BaseException:
             self._lock.release()
             raise
         self._turn = threading.RLock()
         self._unusable = ""
-        self._merger = Merger(root, self._book, self._turn, self._commit, read_stale(root))
+        self._merger = self._new_merger()
+
+    def _read_book(self) -> Book:
+        return read_book(self.root)
+
+    def _new_merger(self) -> Merger:
+        return Merger(self.root, self._book, self._turn, self._commit, read_stale(self.root))
 
     @property
     def info(self) -> Info:
@@ -165,12 +171,16 @@ class V3Appender:
             try:
                 roll_forward(self.root)
                 clear_staging(self.root)
+                self._tidy_up()
                 self._merger.forget_stale()
             finally:
                 self._unusable = "closed"
                 self._lock.release(remove=True)
 
-    def __enter__(self) -> V3Appender:
+    def _tidy_up(self) -> None:
+        """Do what remains to be done before the dataset is let go."""
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -231,14 +241,7 @@ class V3Appender:
         """Write all of the episode's files aside, in the order in which they are to appear."""
         book = self._book
         one = (episode.index, episode.index + 1)
-        runs = []
-        for key, files in book.videos.items():
-            video = episode.videos[key]
-            changes.take(video.path, files.name_of(files.upcoming))
-            runs.append(Run(*one, files.upcoming, video.size, video.signature))
-        path = changes.new(book.tables.name_of(book.tables.upcoming))
-        pq.write_table(episode.table, path, row_group_size=episode.length, compression="snappy")
-        runs.insert(0, Run(*one, book.tables.upcoming, path.stat().st_size))
+        runs = self._write_content(changes, episode)
         path = changes.new(book.metadata.name_of(book.metadata.upcoming))
         row = episode_row(self._row(episode), book.schema)
         row = row.replace_schema_metadata({**(row.schema.metadata or {}), APPENDED: b"1"})
@@ -252,6 +255,19 @@ class V3Appender:
             write_json(changes.new("meta/stats.json"), stats_to_json(stats))
         write_json(changes.new("meta/info.json"), info.to_json())
         return runs
+
+    def _write_content(self, changes: Transaction, episode: NewEpisode) -> list[Run]:
+        """Write the episode's videos and rows aside; return where they lie, the rows first."""
+        book = self._book
+        one = (episode.index, episode.index + 1)
+        runs = []
+        for key, files in book.videos.items():
+            video = episode.videos[key]
+            changes.take(video.path, files.name_of(files.upcoming))
+            runs.append(Run(*one, files.upcoming, video.size, video.signature))
+        path = changes.new(book.tables.name_of(book.tables.upcoming))
+        pq.write_table(episode.table, path, row_group_size=episode.length, compression="snappy")
+        return [Run(*one, book.tables.upcoming, path.stat().st_size), *runs]
 
     def _row(self, episode: NewEpisode) -> dict[str, Any]:
         book = self._book
