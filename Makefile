@@ -24,7 +24,7 @@ PIP_INSTALL := $(PIP) install -qq
 
 # Tests of one file share a process. Those marked `alone` measure time or memory and come after.
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := -n auto --dist loadfile
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test lint format conformance bench clean
 

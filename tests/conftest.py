@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import settings
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("demoreel", deadline=None)
 settings.load_profile("demoreel")
+
+# Whoever runs the tests in the background may have Ctrl-C ignored, and programs inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import resource
 import shutil
 import signal
@@ -40,7 +39,7 @@ from demoreel.testing.crash import (
     append_for_ever,
     columns_of,
     crash_info,
-    killed,
+    kill_again_and_again,
     length_of,
     make_draft,
 )
@@ -49,7 +48,7 @@ from demoreel.testing.stamp import read_stamp
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe")
 LAYOUTS = ("lance-video", "lance-native")
-ROUNDS = 10
+ROUNDS = 5
 
 
 @pytest.fixture
@@ -124,15 +123,6 @@ def check_whole(root, *, pictures_from=0):
             for camera in dataset.cameras:
                 assert read_stamp(sample[camera]) == (episode, frame)
     return count
-
-
-def episodes_in(root, **options):
-    try:
-        return check_whole(root, **options)
-    except MetadataError as error:
-        if error.what != "The dataset has no episodes yet.":
-            raise
-        return 0
 
 
 def everything(root):
@@ -479,21 +469,9 @@ def test_narrow_columns_take_what_fits(tmp_path, scratch):
 def test_whatever_was_reported_is_there_after_a_kill(tmp_path, scratch, layout):
     root = tmp_path / "dataset"
     create_appender(root, crash_info(), layout=layout).close()
-    instant = random.Random(7)
-    there = 0
-    for _ in range(ROUNDS):
-        reports = killed(
-            append_for_ever,
-            root,
-            scratch,
-            reports=instant.randrange(3),
-            then=instant.uniform(0, 1.5),
-        )
-        assert reports == list(range(there, there + len(reports)))
-        safe = there + len(reports)
-        found = episodes_in(root, pictures_from=max(0, safe - 4))
-        assert found in (safe, safe + 1)
-        there = found
+    there = kill_again_and_again(
+        append_for_ever, root, scratch, rounds=ROUNDS, seed=7, check=check_whole
+    )
     assert there >= ROUNDS / 2
     with open_appender(root) as appender:
         appender.append(make_draft(appender, appender.episodes, scratch))

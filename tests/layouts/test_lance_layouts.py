@@ -135,18 +135,8 @@ class LanceTests(LayoutTests):
         return as_lance(source, path, cls.layout, with_packets=cls.with_packets)
 
 
-class TestLanceVideo(LanceTests):
-    layout = "lance-video"
+# tests/convert/test_layouts.py has the layouts as demoreel writes them, with its packet index.
 
 
 class TestLanceNative(LanceTests):
     layout = "lance-native"
-
-
-class TestLanceNativeWithPackets(LanceTests):
-    layout = "lance-native"
-    with_packets = True
-
-
-class TestLanceFrames(LanceTests):
-    layout = "lance-frames"

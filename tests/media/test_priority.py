@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -39,3 +41,19 @@ def test_a_thread_that_was_made_urgent_is_so_no_longer():
     except PermissionError:
         pytest.skip("only the privileged can make themselves urgent")
     assert policies() == before
+
+
+def test_who_renounces_urgency_cannot_become_urgent():
+    code = """
+import os
+import subprocess
+import sys
+from demoreel.media.priority import renounce_urgency
+renounce_urgency()
+try:
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+except PermissionError:
+    print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "refused", done.stderr

@@ -19,7 +19,7 @@ from demoreel.errors import EncoderBehindError, VideoError
 from demoreel.media.settings import VideoSettings
 from demoreel.record.encoding import CameraEncoders
 
-ROUNDS = 20
+ROUNDS = 12
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def same_priority() -> Iterator[None]:
 
     Costs 0.1 ms. Does nothing where there is no ``/proc``.
     """
-    before = _threads()
+    before = threads_of_this_process()
     if not before:
         yield
         return
@@ -27,14 +27,15 @@ def same_priority() -> Iterator[None]:
     try:
         yield
     finally:
-        for thread in (_threads() - before) | {threading.get_native_id()}:
+        for thread in (threads_of_this_process() - before) | {threading.get_native_id()}:
             # One that has ended in the meantime needs nothing.
             with contextlib.suppress(OSError):
                 if os.sched_getscheduler(thread) != policy:
                     os.sched_setscheduler(thread, policy, parameters)
 
 
-def _threads() -> set[int]:
+def threads_of_this_process() -> set[int]:
+    """Return the threads of this process; none where there is no ``/proc``."""
     try:
         return {int(name) for name in os.listdir("/proc/self/task")}
     except OSError:
@@ -52,6 +53,11 @@ def renounce_urgency() -> None:
     instant. Does nothing where the system has no such rights.
     """
     import ctypes
+    import resource
+
+    # There are two ways to be allowed: a limit above 0, and a capability.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
 
     class Header(ctypes.Structure):
         _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import random
 import time
 import uuid
 from collections.abc import Callable
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import demoreel
+from demoreel.errors import MetadataError
 from demoreel.layouts.appending import Appender, EpisodeDraft, open_appender
 from demoreel.media.encode import VideoEncoder, VideoSettings
 from demoreel.media.remux import probe
@@ -151,6 +153,52 @@ def killed(
         return found
     finally:
         ours.close()
+
+
+def kill_again_and_again(
+    target: Callable[..., None],
+    root: Path,
+    *arguments: Any,
+    rounds: int,
+    seed: int,
+    check: Callable[..., int] | None = None,
+) -> int:
+    """Let ``target`` write to a dataset, kill it at a random instant, look, and so on.
+
+    Args:
+        target: As for ``killed``; reports the number of each episode that is safe.
+        root: The dataset's folder.
+        *arguments: More arguments of ``target``, after the folder.
+        rounds: How often to kill it.
+        seed: Decides the instants.
+        check: Looks at the dataset and returns its episodes; ``check_whole`` if None.
+
+    Returns:
+        How many episodes there are in the end.
+
+    Raises:
+        AssertionError: An episode that was reported is not there, or more than one that was not is.
+    """
+    instant, there = random.Random(seed), 0
+    for _ in range(rounds):
+        reports = killed(
+            target, root, *arguments, reports=instant.randrange(4), then=instant.uniform(0, 1.5)
+        )
+        assert reports == list(range(there, there + len(reports))), (there, reports)
+        safe = there + len(reports)
+        there = episodes_in(root, check=check or check_whole, pictures_from=max(0, safe - 4))
+        assert there in (safe, safe + 1), (safe, there)
+    return there
+
+
+def episodes_in(root: Path, *, check: Callable[..., int], pictures_from: int) -> int:
+    """Return what ``check`` returns, and 0 where there is no episode yet."""
+    try:
+        return check(root, pictures_from=pictures_from)
+    except MetadataError as error:
+        if error.what != "The dataset has no episodes yet.":
+            raise
+        return 0
 
 
 def check_whole(root: Path, *, pictures_from: int = 0) -> int:

@@ -23,7 +23,9 @@ def begin_crash_recording(root: Path, *, cameras: int = 2) -> None:
     create(root, fps=30, features=features, vcodec="h264", capture_times=False).finalize()
 
 
-def record_for_ever(report: Connection, root: Path, seed: int = 0, most: int = 500) -> None:
+def record_for_ever(
+    report: Connection, root: Path, seed: int | None = None, most: int = 500
+) -> None:
     """Record episodes, and report the number of each that is safe. To be killed.
 
     Now and then an episode is discarded and recorded again, and now and then an encoder is killed.

@@ -17,7 +17,7 @@ import numpy as np
 
 from demoreel.errors import DemoreelError
 from demoreel.media.encode import VideoEncoder
-from demoreel.media.priority import renounce_urgency
+from demoreel.media.priority import renounce_urgency, threads_of_this_process
 from demoreel.record.encoding.episode import EpisodeEncoder
 from demoreel.record.encoding.files import spill_path, video_path
 from demoreel.record.encoding.messages import Inbox, Message, send_all
@@ -264,8 +264,10 @@ def _step_back() -> None:
         os.nice(_NICENESS)
     if hasattr(os, "SCHED_BATCH"):
         # A picture that arrives must not push the loop off its core, in the middle of its frame.
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        # Libraries have started threads by now, which run as whoever started this process did.
+        for thread in threads_of_this_process() or {0}:
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
     renounce_urgency()
 
 
