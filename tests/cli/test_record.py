@@ -73,6 +73,29 @@ def test_a_robot_of_ones_own_is_found_by_its_module(tmp_path):
     assert len(demoreel.open(tmp_path / "ds").episodes) == 1
 
 
+def test_a_robot_that_cannot_be_reached_leaves_no_dataset(tmp_path):
+    (tmp_path / "my_robots.py").write_text(
+        "from demoreel.testing.toy_robot import ToyLeader, ToyRobot\n"
+        "class Leader(ToyLeader):\n"
+        "    def connect(self):\n        raise OSError('no such port')\n"
+        "class Robot(ToyRobot):\n"
+        "    def connect(self):\n        print('connected')\n"
+        "    def disconnect(self):\n        print('disconnected')\n"
+        "def arm():\n    robot = Robot()\n    return robot, Leader(robot)\n"
+    )
+    done = subprocess.run(
+        [*COMMAND, "ds", "--robot", "my_robots:arm"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "no such port" in done.stderr
+    assert done.stdout.split() == ["connected", "disconnected"]
+    assert not (tmp_path / "ds").exists()
+
+
 def wait_for(condition, process):
     until = time.monotonic() + 60
     while not condition():

@@ -84,6 +84,13 @@ def test_resume_appends(tmp_path):
         LeRobotDataset.resume("me/task")
 
 
+def test_a_name_that_would_leave_the_home_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
+    with pytest.raises(ArgumentError, match="repo_id"):
+        LeRobotDataset.create("../outside", 30, FEATURES)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_videos_pictures_are_kept_bit_for_bit(tmp_path):
     ds = LeRobotDataset.create(
         "me/task", 30, FEATURES, root=tmp_path / "ds", use_videos=False, capture_times=False

@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,6 +23,7 @@ from demoreel.errors import ArgumentError
 if TYPE_CHECKING:
     from demoreel.record.clock import EpisodeReport
     from demoreel.record.recorder import Recorder
+    from demoreel.record.spec import RecordLayout
 
 _REDRAW_S = 0.2
 _KEYS = "right or s: save   left or r: discard and record again   escape or q: stop"
@@ -57,7 +58,8 @@ def record(
         str | None, typer.Option("--task", metavar="TEXT", help="What the robot does.")
     ] = None,
     layout: Annotated[
-        str, typer.Option("--layout", metavar="NAME", help="v3.0, lance-video or lance-native.")
+        Literal["v3.0", "lance-video", "lance-native"],
+        typer.Option("--layout", help="How it is to lie on disk."),
     ] = "v3.0",
     vcodec: Annotated[
         str,
@@ -92,22 +94,19 @@ def record(
         _show_plan(out, path, features, fps=fps, layout=layout, episodes=episodes)
         return
     rate = int(fps) if float(fps).is_integer() else fps
-    if resume:
-        recorder = go_on(path, fps=rate, features=features, task=task)
-    else:
-        recorder = create(
-            path,
-            fps=rate,
-            features=features,
-            robot_type=getattr(machine, "name", None),
-            layout=layout,  # type: ignore[arg-type]
-            vcodec=vcodec,
-            task=task,
-        )
-    connect = getattr(machine, "connect", None)
-    if connect is not None:
-        connect()
-    try:
+    with _connected(machine, teleop):  # what cannot be reached leaves no dataset behind
+        if resume:
+            recorder = go_on(path, fps=rate, features=features, task=task)
+        else:
+            recorder = create(
+                path,
+                fps=rate,
+                features=features,
+                robot_type=getattr(machine, "name", None),
+                layout=layout,
+                vcodec=vcodec,
+                task=task,
+            )
         with recorder, _first_ctrl_c() as interrupted:
             reports = _record(
                 out,
@@ -119,11 +118,20 @@ def record(
                 episode_time=episode_time or None,
                 reset_time=reset_time,
             )
-    finally:
-        getattr(machine, "disconnect", lambda: None)()
     if interrupted.is_set():
         raise KeyboardInterrupt
     _show_result(out, path, recorder, reports)
+
+
+@contextmanager
+def _connected(*devices: Any) -> Iterator[None]:
+    """Connect what can be, as lerobot's robots and teleoperators; disconnect it at the end."""
+    with ExitStack() as stack:
+        for device in devices:
+            if hasattr(device, "connect"):
+                device.connect()
+                stack.callback(getattr(device, "disconnect", lambda: None))
+        yield
 
 
 def _robot_named(name: str) -> tuple[Any, Any]:
@@ -271,11 +279,17 @@ def _sentence(report: EpisodeReport) -> str:
 
 
 def _show_plan(
-    out: Output, path: Path, features: dict[str, Any], *, fps: float, layout: str, episodes: int
+    out: Output,
+    path: Path,
+    features: dict[str, Any],
+    *,
+    fps: float,
+    layout: RecordLayout,
+    episodes: int,
 ) -> None:
     from demoreel.record.spec import describe
 
-    info = describe(features, fps=fps, layout=layout)  # type: ignore[arg-type]
+    info = describe(features, fps=fps, layout=layout)
     if out.json:
         out.result({"path": str(path), "layout": layout, "info": info.to_json()})
         return

@@ -111,7 +111,7 @@ class LanceTarget:
             encoded = encoded_pictures(
                 plan.reader, first=first, stop=stop, codec=plan.codec, threads=self._threads
             )
-            with closing(encoded) as portions:  # type: ignore[type-var]  # it is a generator
+            with closing(encoded) as portions:
                 for held in portions:
                     yield len(next(iter(held.values()))), held
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import threading
@@ -23,6 +22,7 @@ from demoreel.convert.v3_target import V3Target
 from demoreel.convert.verify import verify as verified
 from demoreel.errors import ArgumentError, ConversionError, DiskFullError
 from demoreel.media.picture_encode import CodecName, Subsampling
+from demoreel.storage.no_room import NO_ROOM
 
 _TELL_EVERY = 0.1  # seconds
 _MOST_COPIES = 4  # at a time: more only make a disk seek
@@ -45,7 +45,49 @@ def convert(
     jobs: int | None = None,
     progress: Report | None = None,
 ) -> ConvertReport:
-    """Convert a dataset to another layout; see ``demoreel.convert``."""
+    """Convert a dataset to another layout. The source is only read.
+
+    The target appears whole, when everything is written, forced to disk and verified, or not
+    at all: an error, Ctrl-C or SIGTERM leaves nothing behind. After ``kill -9`` or a power cut
+    the same call goes on from what was written.
+
+    Cost: videos are copied at the speed of the disk, without a look at their pictures; for
+    lance-frames every picture is decoded and encoded, on all cores. Memory stays below 1 GB.
+    Verification reads everything once more.
+
+    Args:
+        source: A dataset of any layout that demoreel reads.
+        target: The folder to make; there may be an empty one.
+        to: ``lance-video`` (numbers in one table, the videos as they are in another),
+            ``lance-frames`` (a table with an encoded picture per camera in every row),
+            ``lance-native`` (what lerobot reads itself) or ``v3.0``.
+        table_name: Of lance-video and lance-frames, the table's name; the source folder's by
+            default.
+        overwrite: Replace a dataset that is there. It stays until the new one is whole.
+        link: Of lance-video and lance-native: leave the videos where they are, and point at
+            them. Takes seconds, whatever their size; the source must stay then.
+        image_codec: Of lance-frames: ``jpeg``; ``png`` or ``webp-lossless``, bit-exact; or
+            ``source``, which keeps the bytes of pictures that are encoded already. By default
+            ``source`` if no camera is a video, else ``jpeg``.
+        jpeg_quality: 1 to 100.
+        jpeg_subsampling: 0 is 4:4:4, 1 is 4:2:2, 2 is 4:2:0.
+        verify: Compare what was written with the source before it is shown.
+        dry_run: Check everything and say what would be done; write nothing.
+        jobs: Threads; every core by default.
+        progress: Called now and then with a ``Progress``, in the calling thread.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ArgumentError: The source cannot become that, or options do not go together.
+        TargetExistsError: There is something at ``target``.
+        MetadataError: Two features would share a column in Lance.
+        ConversionError: What was written is not what the source holds.
+        DiskFullError: There is no room.
+        DatasetBusyError: Another conversion to the same folder is running.
+        DemoreelError: The source is not readable.
+    """
     began = time.monotonic()
     if jobs is not None and (not isinstance(jobs, int) or jobs < 1):
         raise ArgumentError(f"jobs must be at least 1, not {jobs!r}.")
@@ -165,7 +207,7 @@ def _room_on_disk(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno not in NO_ROOM:
             raise
         raise DiskFullError(
             f"There is no room for the converted dataset ({error.strerror}).",

@@ -14,8 +14,6 @@ changed since, goes on from what the journal names. Anything else begins anew.
 from __future__ import annotations
 
 import ctypes
-import errno
-import fcntl
 import json
 import os
 import shutil
@@ -26,8 +24,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from demoreel.errors import DatasetBusyError, TargetExistsError
-from demoreel.storage.atomic import sync_path
+from demoreel.errors import TargetExistsError
+from demoreel.storage.atomic import refuse_existing, sync_path
+from demoreel.storage.hidden_folder import lock_folder, make_parents, remove_empty
 
 _IN_PARTS = {"data", "videos"}  # folders whose files are forced to disk as they are written
 _FLUSHES_AT_ONCE = 8
@@ -150,9 +149,9 @@ def staging(target: Path, fingerprint: str, *, overwrite: bool) -> Iterator[Stag
         DatasetBusyError: Another conversion to the same target is running.
     """
     check_target(target, overwrite=overwrite)
-    made = _make_parents(target.parent)
+    made = make_parents(target.parent)
     folder = target.with_name(f".{target.name}.convert")
-    lock = _locked(folder, target)
+    lock = lock_folder(folder, target)
     try:
         _put_back(folder / "before", target)
         stage = Staging(folder, target, overwrite=overwrite)
@@ -161,9 +160,7 @@ def staging(target: Path, fingerprint: str, *, overwrite: bool) -> Iterator[Stag
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
-        for parent in made:  # those of them that are still empty
-            with suppress(OSError):
-                parent.rmdir()
+        remove_empty(made)
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
@@ -173,17 +170,10 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         TargetExistsError: There is a file, or a folder with something in it. With ``overwrite``,
             a folder that is a dataset may be there.
     """
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise TargetExistsError("There is a file where a dataset is to be written.", path=target)
-    if not _has_something(target):
-        return
-    if not overwrite:
-        raise TargetExistsError(
-            "There is already something in the folder where a dataset is to be written.",
-            hint="choose another folder, or pass overwrite (--overwrite) to replace a dataset",
-            path=target,
-        )
-    if not (target / "meta" / "info.json").is_file():
+    if not (overwrite and _has_something(target)):
+        options = "choose another folder, or pass overwrite (--overwrite) to replace a dataset"
+        refuse_existing(target, hint=options)
+    elif not (target / "meta" / "info.json").is_file():
         raise TargetExistsError(
             "What is in the folder to be overwritten is not a dataset.",
             hint="choose another folder, or delete this one yourself",
@@ -193,38 +183,6 @@ def check_target(target: Path, *, overwrite: bool) -> None:
 
 def _has_something(target: Path) -> bool:
     return target.is_dir() and any(target.iterdir())
-
-
-def _make_parents(folder: Path) -> list[Path]:
-    """Make a folder and those above it; return the new ones, innermost first."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    return missing
-
-
-def _locked(folder: Path, target: Path) -> int:
-    """Return the open, locked lock file of a staging folder, made if need be."""
-    while True:
-        folder.mkdir(exist_ok=True)
-        try:
-            handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except FileNotFoundError:
-            continue  # another conversion has just ended and taken the folder with it
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(handle)
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            raise DatasetBusyError(
-                "Another conversion to this folder is running.",
-                hint="wait for it, or choose another folder",
-                path=target,
-            ) from error
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(handle), os.stat(folder / "lock")):
-                return handle
-        os.close(handle)
 
 
 def _put_back(aside: Path, target: Path) -> None:

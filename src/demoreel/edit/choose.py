@@ -90,13 +90,16 @@ def parted(
     """
     if not parts:
         raise ArgumentError("There are no parts to split into.", hint="train=0.8 val=0.2")
-    kinds = {isinstance(part, (float, int)) for part in parts.values()}
-    if kinds == {True}:
-        chosen = _by_share(len(clips), {n: float(p) for n, p in parts.items()}, seed)  # type: ignore[arg-type]
-    elif kinds == {False}:
-        chosen = {name: [int(n) for n in part] for name, part in parts.items()}  # type: ignore[union-attr]
-    else:
+    shares = {n: float(part) for n, part in parts.items() if isinstance(part, (float, int))}
+    chosen = {
+        name: [int(n) for n in part]
+        for name, part in parts.items()
+        if not isinstance(part, (float, int))
+    }
+    if shares and chosen:
         raise ArgumentError("Parts are shares or ranges, not some of each.")
+    if shares:
+        chosen = _by_share(len(clips), shares, seed)
     _check_parts(chosen, len(clips))
     return {name: tuple(clips[n] for n in numbers) for name, numbers in chosen.items()}
 

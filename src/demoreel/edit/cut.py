@@ -50,12 +50,15 @@ def cut(dataset: PathLike | Dataset | Rooted) -> Cut:
         reader, chosen = dataset.reader, dataset.episodes
         version = _pinned_version(dataset)
     else:
-        is_path = isinstance(dataset, (str, os.PathLike))
-        reader = open_reader(Path(dataset if is_path else dataset.root))  # type: ignore[union-attr, arg-type]
+        reader = open_reader(_folder_of(dataset))
         chosen, version = reader.episodes, None
     source = Source(os.path.abspath(reader.root), identity_of(reader), version=version)
     pairs = zip(chosen.episode_index.tolist(), chosen.length.tolist(), strict=True)
     return Cut(CutList((source,), tuple(Clip(0, number, 0, length) for number, length in pairs)))
+
+
+def _folder_of(dataset: PathLike | Rooted) -> Path:
+    return Path(dataset) if isinstance(dataset, (str, os.PathLike)) else dataset.root
 
 
 def _pinned_version(dataset: Dataset) -> int | None:

@@ -7,7 +7,6 @@ it is visible. There is one writer at a time; readers wait for nobody.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,11 +21,10 @@ from demoreel.layouts.writing import PathLike, Values, write_json
 from demoreel.model import Info, Stats
 from demoreel.model.stats import combine_stats
 from demoreel.storage.atomic import staged
+from demoreel.storage.no_room import says_no_room
 
 APPENDABLE = ("v3.0", "lance-video", "lance-native")
 """The layouts that episodes can be appended to."""
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +241,3 @@ def no_room_is_an_error(root: Path) -> Iterator[None]:
             hint="free some space on the disk of this dataset, then do it again",
             dataset=root,
         ) from error
-
-
-def says_no_room(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is that of a full disk; PyAV's are no ``OSError``."""
-    while error is not None:
-        if getattr(error, "errno", None) in _NO_ROOM:
-            return True
-        error = error.__cause__ or error.__context__
-    return False

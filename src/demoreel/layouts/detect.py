@@ -115,7 +115,7 @@ def _reader_for(
     if layout == "lance-native":
         from demoreel.layouts.lance_native.reader import LanceNativeReader
 
-        return LanceNativeReader(root, info, version=version, tag=tag, tables=tables)
+        return LanceNativeReader(root, info, table, version=version, tag=tag, tables=tables)
     if layout == "lance-video":
         from demoreel.layouts.lance_video.reader import LanceVideoReader
 

@@ -6,6 +6,7 @@ not the files beside them. An episode that is not whole in a version is an error
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -40,21 +41,41 @@ class LanceReader(V3Metadata):
     Args:
         root: The dataset's folder.
         info: Its info.
-        frames: The table of its rows.
-        videos: The table of its videos; None if its pictures lie with the rows.
+        table: Name of the table of rows, without its ending.
+        version: A version of that table; None is the newest.
+        tag: A version's name.
+        tables: The folder of the tables, if not ``root``; it may lie in an object store.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
+        ArgumentError: There is no such version or tag.
     """
 
     layout = "lance"
 
     def __init__(
-        self, root: Path, info: Info, frames: LanceTable, videos: LanceTable | None
+        self,
+        root: Path,
+        info: Info,
+        table: str,
+        *,
+        version: int | None = None,
+        tag: str | None = None,
+        tables: Place | None = None,
     ) -> None:
-        super().__init__(root, info, filmed=info.video_keys if videos is not None else ())
-        self._frames = frames
-        self._videos_table = videos
+        folder, name = tables or root, self.videos_of(table, info)
+        super().__init__(root, info, filmed=info.video_keys if name is not None else ())
+        self._frames, self._videos_table = tables_of(
+            folder / f"{table}.lance",
+            folder / f"{name}.lance" if name is not None else None,
+            version=version,
+            tag=tag,
+        )
+
+    @staticmethod
+    @abstractmethod
+    def videos_of(table: str, info: Info) -> str | None:
+        """Return the name of the table of videos; None if pictures lie with the rows."""
 
     @cached_property
     def _rows(self) -> LanceRows:

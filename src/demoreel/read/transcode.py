@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -43,7 +43,7 @@ def encoded_pictures(
     stop: int,
     codec: PictureCodec,
     threads: int | None = None,
-) -> Iterator[dict[str, list[bytes]]]:
+) -> Generator[dict[str, list[bytes]]]:
     """Encode every camera's pictures of the episodes at positions ``first`` to ``stop`` - 1.
 
     Cost: each packet of video is decoded once, but for the head of a group of pictures that begins
@@ -88,8 +88,6 @@ def encoded_pictures(
                 dataset=reader.root,
                 camera=camera.key,
             )
-    if not cameras:
-        return iter(())
     rows = int(reader.episodes.start[first]), int(reader.episodes.start[stop])
     plan = _Plan(reader, first, stop, codec)
     return _portions(plan, cameras, rows, max(threads or default_threads(), len(cameras)))
@@ -97,7 +95,9 @@ def encoded_pictures(
 
 def _portions(
     plan: _Plan, cameras: list[Feature], rows: tuple[int, int], threads: int
-) -> Iterator[dict[str, list[bytes]]]:
+) -> Generator[dict[str, list[bytes]]]:
+    if not cameras:
+        return
     shelf = Shelf([camera.key for camera in cameras], *rows, most_bytes=_BYTES_WAITING)
     # In the order of rows over all cameras: then the row that the caller waits for is always being
     # worked on, also when all other threads wait for the caller.

@@ -173,9 +173,9 @@ class Recorder:
     def _add_capture_times(self, checked: CheckedFrame, now: int) -> None:
         for key in self.info.features:
             if key == CAPTURE_TIME:
-                checked.numbers.setdefault(key, np.int64(now))  # type: ignore[arg-type]
+                checked.numbers.setdefault(key, np.array(now, np.int64))
             elif key.startswith(CAPTURE_TIME):
-                checked.numbers.setdefault(key, np.int64(-1))  # type: ignore[arg-type]
+                checked.numbers.setdefault(key, np.array(-1, np.int64))
 
     def _put(self, checked: CheckedFrame) -> None:
         filmed = {k: p for k, p in checked.pictures.items() if self.info.features[k].is_video}

@@ -15,21 +15,19 @@ on tasks of its own.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from demoreel.errors import DatasetBusyError, DiskFullError, TargetExistsError
-from demoreel.storage.atomic import sync_path
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+from demoreel.errors import DiskFullError
+from demoreel.storage.atomic import refuse_existing, sync_path
+from demoreel.storage.hidden_folder import lock_folder, make_parents, remove_empty
+from demoreel.storage.no_room import says_no_room
 
 
 class Staging:
@@ -145,9 +143,9 @@ def staging(
         DiskFullError: The disk is full.
     """
     refuse_existing(target)
-    made = _make_parents(target.parent)
+    made = make_parents(target.parent)
     folder = staging_folder(target, kind=kind, fingerprint=fingerprint)
-    lock = _locked(folder, target, shared=shared)
+    lock = lock_folder(folder, target, shared=shared)
     keep = shared
     try:
         place = Staging(folder, target)
@@ -161,38 +159,15 @@ def staging(
         keep = True
         raise
     except OSError as error:
-        keep = keep or is_no_room(error)
-        if is_no_room(error) and not isinstance(error, DiskFullError):
+        keep = keep or says_no_room(error)
+        if says_no_room(error) and not isinstance(error, DiskFullError):
             raise _disk_full(target, folder) from error
         raise
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-            _remove_empty(made)
+            remove_empty(made)
         os.close(lock)
-
-
-def is_no_room(error: BaseException) -> bool:
-    """Whether an error says that the disk is full; Arrow wraps the system's own."""
-    return isinstance(error, DiskFullError) or (
-        isinstance(error, OSError) and error.errno in _NO_ROOM
-    )
-
-
-def refuse_existing(target: Path) -> None:
-    """Refuse to write over what is there.
-
-    Raises:
-        TargetExistsError: There is a file, or a folder with something in it.
-    """
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise TargetExistsError("There is a file where a dataset is to be written.", path=target)
-    if target.is_dir() and any(target.iterdir()):
-        raise TargetExistsError(
-            "There is already something in the folder where a dataset is to be written.",
-            hint="choose another folder, or delete this one yourself",
-            path=target,
-        )
 
 
 def refuse_small_disk(target: Path, wanted: int) -> None:
@@ -233,41 +208,3 @@ def _disk_full(target: Path, folder: Path) -> DiskFullError:
         path=target,
         begun=folder,
     )
-
-
-def _make_parents(folder: Path) -> list[Path]:
-    """Make a folder and those above it; return the new ones, innermost first."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    return missing
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        with suppress(OSError):
-            folder.rmdir()
-
-
-def _locked(folder: Path, target: Path, *, shared: bool) -> int:
-    """Return the open, locked lock file of a staging folder, made if need be."""
-    while True:
-        folder.mkdir(exist_ok=True)
-        try:
-            handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except FileNotFoundError:
-            continue  # another has just ended and taken the folder with it
-        try:
-            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(handle)
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            raise DatasetBusyError(
-                "Another process is doing the same right now.",
-                hint="wait for it, or choose another folder",
-                path=target,
-            ) from error
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(handle), os.stat(folder / "lock")):
-                return handle
-        os.close(handle)

@@ -167,11 +167,15 @@ def episode_stats(
 
 def merge(parts: Iterable[Running]) -> Running:
     """Return the statistics of all parts together; the parts stay as they are."""
-    whole: Running = {}
+    numbers: dict[str, Numbers] = {}
+    pictures: dict[str, Pictures] = {}
     for part in parts:
         for key, running in part.items():
-            whole.setdefault(key, type(running)()).merge(running)  # type: ignore[arg-type]
-    return whole
+            if isinstance(running, Numbers):
+                numbers.setdefault(key, Numbers()).merge(running)
+            else:
+                pictures.setdefault(key, Pictures()).merge(running)
+    return {**numbers, **pictures}
 
 
 def finish(running: Running) -> Stats:

@@ -35,14 +35,14 @@ def staged(target: str | os.PathLike[str]) -> Iterator[Path]:
         OSError: The disk is full or not writable; the staging folder is removed.
     """
     final = Path(target)
-    _refuse_existing(final)
+    refuse_existing(final)
     final.parent.mkdir(parents=True, exist_ok=True)
     staging = _hidden_name(final, "staging")
     staging.mkdir()
     try:
         yield staging
         sync_tree(staging)
-        _refuse_existing(final)
+        refuse_existing(final)
         _rename_folder(staging, final)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
@@ -80,13 +80,24 @@ def sync_tree(folder: Path) -> None:
         sync_path(Path(parent))
 
 
-def _refuse_existing(final: Path) -> None:
+def refuse_existing(
+    final: Path, *, hint: str = "choose another folder, or delete this one yourself"
+) -> None:
+    """Refuse to write over what is there; an empty folder is nothing.
+
+    Args:
+        final: Where something is to be written.
+        hint: What can be done about a folder with something in it.
+
+    Raises:
+        TargetExistsError: There is a file, or a folder with something in it.
+    """
     if final.is_symlink() or (final.exists() and not final.is_dir()):
         raise TargetExistsError("There is a file where a dataset is to be written.", path=final)
     if final.is_dir() and any(final.iterdir()):
         raise TargetExistsError(
             "There is already something in the folder where a dataset is to be written.",
-            hint="choose another folder, or delete this one yourself",
+            hint=hint,
             path=final,
         )
 
@@ -96,7 +107,7 @@ def _rename_folder(staging: Path, final: Path) -> None:
         # On POSIX this replaces an empty folder as one step, and fails on a full one.
         os.rename(staging, final)
     except OSError as error:
-        _refuse_existing(final)
+        refuse_existing(final)
         raise error
 
 

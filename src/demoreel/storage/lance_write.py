@@ -29,6 +29,7 @@ from demoreel.storage.lance_calls import LanceFailure, import_lance, lance_failu
 from demoreel.storage.lance_files import LocalSlice
 from demoreel.storage.lance_process import may_use_lance
 from demoreel.storage.local import LocalFile
+from demoreel.storage.no_room import NO_ROOM
 
 FILE_VERSION = "2.2"
 """Lance's file format: the first one with blobs that lie beside their table."""
@@ -374,7 +375,7 @@ def _copy_in_kernel(file: LocalFile, begin: int, size: int, handle: int, watch: 
                     source, handle, min(_COPY_BYTES, size - at), offset_src=begin + at
                 )
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+                if error.errno in (*NO_ROOM, errno.EIO):
                     raise
                 return at  # file systems that cannot
             if count == 0:

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from demoreel.errors import DatasetBusyError, DiskFullError, MetadataError
 from demoreel.storage.journal import is_in_place, is_pending, roll_forward
+from demoreel.storage.no_room import NO_ROOM
 from demoreel.storage.writer_lock import HIDDEN, WriterLock
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ def _finish(root: Path) -> bool:
 
 def _unfinished(root: Path, error: OSError) -> Exception:
     what = "The last commit to this dataset was interrupted, and cannot be finished here"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_ROOM:
         return DiskFullError(
             f"{what}: the disk is full.", hint="free some space, then open it again", dataset=root
         )

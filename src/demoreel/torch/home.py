@@ -18,6 +18,18 @@ def lerobot_home() -> Path:
     return Path(hub).expanduser() / "lerobot"
 
 
+def recorded_root(repo_id: str) -> Path:
+    """Return the folder that a dataset of this name is recorded into.
+
+    Raises:
+        ArgumentError: ``repo_id`` would lead outside ``HF_LEROBOT_HOME``.
+    """
+    parts = Path(repo_id).parts
+    if not parts or Path(repo_id).is_absolute() or ".." in parts:
+        raise ArgumentError(f"{repo_id!r} is not a repo_id such as 'me/my_task'.")
+    return lerobot_home() / repo_id
+
+
 def local_root(repo_id: str, root: str | Path | None, revision: str | None) -> Path:
     """Return the folder of a dataset that is on this machine.
 
@@ -30,10 +42,7 @@ def local_root(repo_id: str, root: str | Path | None, revision: str | None) -> P
     """
     if root is not None:
         return Path(root)
-    parts = Path(repo_id).parts
-    if not parts or Path(repo_id).is_absolute() or ".." in parts:
-        raise ArgumentError(f"{repo_id!r} is not a repo_id such as 'me/my_task'.")
-    recorded = lerobot_home() / repo_id
+    recorded = recorded_root(repo_id)
     if (recorded / "meta" / "info.json").is_file():
         return recorded
     snapshot = _snapshot(repo_id, revision)

@@ -13,7 +13,7 @@ from demoreel.errors import ArgumentError
 from demoreel.media.settings import ENCODERS, VideoSettings
 from demoreel.model import Info
 from demoreel.read.dataset import Dataset
-from demoreel.torch.home import lerobot_home
+from demoreel.torch.home import recorded_root
 from demoreel.torch.metadata import InfoView, LeRobotDatasetMetadata
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class RecordingDataset:
         """
         from demoreel.record import create as begin_dataset
 
-        folder = lerobot_home() / repo_id if root is None else Path(root)
-        sizes = {
+        folder = recorded_root(repo_id) if root is None else Path(root)
+        sizes: dict[str, Any] = {
             "video_files_size_in_mb": video_files_size_in_mb,
             "data_files_size_in_mb": data_files_size_in_mb,
         }
@@ -115,7 +115,7 @@ class RecordingDataset:
             capture_times=capture_times,
             on_behind=on_behind,
             encoder_threads=encoder_threads,
-            **{name: size for name, size in sizes.items() if size is not None},  # type: ignore[arg-type]
+            **{name: size for name, size in sizes.items() if size is not None},
         )
         return cls._recording(repo_id, folder, recorder, tolerance_s)
 

@@ -13,39 +13,16 @@ bool, an array of (4, 3) has that shape.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from demoreel.layouts.lance_reader import LanceReader, Place, tables_of
+from demoreel.layouts.lance_reader import LanceReader
 from demoreel.model import Info
 
 
 class LanceFramesReader(LanceReader):
-    """A lance-frames dataset.
-
-    Args:
-        root: The dataset's folder.
-        info: Its info.
-        table: Name of the table, without its ending.
-        version: A version of the table; None is the newest.
-        tag: A version's name.
-        tables: The folder of the tables, if not ``root``; it may lie in an object store.
-
-    Raises:
-        MetadataError: Metadata are missing, unreadable or contradictory.
-        ArgumentError: There is no such version or tag.
-    """
+    """A lance-frames dataset."""
 
     layout = "lance-frames"
 
-    def __init__(
-        self,
-        root: Path,
-        info: Info,
-        table: str,
-        *,
-        version: int | None = None,
-        tag: str | None = None,
-        tables: Place | None = None,
-    ) -> None:
-        frames = (tables or root) / f"{table}.lance"
-        super().__init__(root, info, *tables_of(frames, None, version=version, tag=tag))
+    @staticmethod
+    def videos_of(table: str, info: Info) -> str | None:
+        """Return the name of the table of videos; None if pictures lie with the rows."""
+        return None

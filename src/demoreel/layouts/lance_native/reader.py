@@ -11,40 +11,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from demoreel.layouts.lance_reader import LanceReader, Place, tables_of
+from demoreel.layouts.lance_reader import LanceReader
 from demoreel.model import Info
 
 FRAMES, VIDEOS = "frames.lance", "videos.lance"
 
 
 class LanceNativeReader(LanceReader):
-    """A lance-native dataset.
-
-    Args:
-        root: The dataset's folder.
-        info: Its info.
-        version: A version of ``frames.lance``; None is the newest.
-        tag: A version's name.
-        tables: The folder of the tables, if not ``root``; it may lie in an object store.
-
-    Raises:
-        MetadataError: Metadata are missing, unreadable or contradictory.
-        ArgumentError: There is no such version or tag.
-    """
+    """A lance-native dataset; its tables have no other names."""
 
     layout = "lance-native"
 
-    def __init__(
-        self,
-        root: Path,
-        info: Info,
-        *,
-        version: int | None = None,
-        tag: str | None = None,
-        tables: Place | None = None,
-    ) -> None:
-        folder = tables or root
-        videos = folder / VIDEOS if info.video_keys else None
-        super().__init__(root, info, *tables_of(folder / FRAMES, videos, version=version, tag=tag))
+    @staticmethod
+    def videos_of(table: str, info: Info) -> str | None:
+        """Return the name of the table of videos; None if pictures lie with the rows."""
+        return VIDEOS.removesuffix(".lance") if info.video_keys else None

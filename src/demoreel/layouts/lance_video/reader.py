@@ -12,40 +12,16 @@ columns, and flattens them: they are given back the dtype and shape that ``info.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from demoreel.layouts.lance_reader import LanceReader, Place, tables_of
+from demoreel.layouts.lance_reader import LanceReader
 from demoreel.model import Info
 
 
 class LanceVideoReader(LanceReader):
-    """A lance-video dataset.
-
-    Args:
-        root: The dataset's folder.
-        info: Its info.
-        table: Name of the table of rows, without its ending.
-        version: A version of that table; None is the newest.
-        tag: A version's name.
-        tables: The folder of the tables, if not ``root``; it may lie in an object store.
-
-    Raises:
-        MetadataError: Metadata are missing, unreadable or contradictory.
-        ArgumentError: There is no such version or tag.
-    """
+    """A lance-video dataset."""
 
     layout = "lance-video"
 
-    def __init__(
-        self,
-        root: Path,
-        info: Info,
-        table: str,
-        *,
-        version: int | None = None,
-        tag: str | None = None,
-        tables: Place | None = None,
-    ) -> None:
-        folder = tables or root
-        frames, videos = folder / f"{table}.lance", folder / f"{table}_videos.lance"
-        super().__init__(root, info, *tables_of(frames, videos, version=version, tag=tag))
+    @staticmethod
+    def videos_of(table: str, info: Info) -> str | None:
+        """Return the name of the table of videos; None if pictures lie with the rows."""
+        return f"{table}_videos"

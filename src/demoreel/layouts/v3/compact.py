@@ -32,12 +32,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.errors import FrameMismatchError, VideoError
-from demoreel.layouts.appending import says_no_room
 from demoreel.layouts.v3.files import Files, Place, Run
 from demoreel.layouts.v3.resume import Book
 from demoreel.layouts.writing import write_json
 from demoreel.media.remux import join, probe
 from demoreel.storage.journal import Transaction, transaction
+from demoreel.storage.no_room import says_no_room
 from demoreel.storage.writer_lock import HIDDEN
 
 _FAN = 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ from demoreel.storage.lru import ByteCache
 _SPAN_BYTES = 16 << 20
 
 
-class V3Metadata:
+class V3Metadata(ABC):
     """The part of a reader that ``meta/`` answers.
 
     Opening reads the tasks and the number columns of ``meta/episodes``.
@@ -76,13 +77,13 @@ class V3Metadata:
         """Whether a camera's pictures lie encoded in the tables, and not in videos."""
         return camera not in self._filmed
 
+    @abstractmethod
     def data_file(self, position: int) -> str:
         """Return the table of the episode at ``position``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def video_file(self, position: int, camera: str) -> str:
         """Return the video of the episode at ``position``."""
-        raise NotImplementedError
 
     def _video_numbers(self, position: int, camera: str) -> tuple[int, int]:
         """Return chunk and file index of an episode's video."""

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -209,7 +210,7 @@ class Lane:
             for held in copied:
                 held.copying = True
         for held in copied:
-            self._disk.do(lambda held=held: self._also_to_disk(take, held))  # type: ignore[misc]
+            self._disk.do(partial(self._also_to_disk, take, held))
         self._disk.finish()
         with self._lock:
             self._reclaim()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import signal
 import sys
@@ -24,6 +23,7 @@ from demoreel.record.encoding.messages import Inbox, Message, send_all
 from demoreel.record.encoding.plan import CameraPlan
 from demoreel.record.encoding.shared import SharedFrames
 from demoreel.record.encoding.spill import read_spilled
+from demoreel.storage.no_room import says_no_room
 
 _NICENESS = 5
 _LOOK_S, _IDLE_LOOK_S, _BUSY_S = 0.004, 0.02, 2.0
@@ -32,7 +32,6 @@ _FLUSH_S = 1.0
 _FIRST_MESSAGE_S = 60.0
 _PR_SET_PDEATHSIG = 1
 _ATTEMPTS = 3
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass
@@ -211,7 +210,7 @@ class Worker:
         if take.encoder is not None:
             take.encoder.abort()
             take.encoder = None
-        if _is_full(error):
+        if says_no_room(error):
             self._stuck = True
             self._say("stuck", take.episode, str(error))
             time.sleep(_FULL_DISK_S)
@@ -248,14 +247,6 @@ class Worker:
                 pass  # a full disk is found out by whoever writes
             finally:
                 os.close(handle)
-
-
-def _is_full(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _FULL:
-            return True
-        error = error.__cause__
-    return False
 
 
 def _step_back() -> None:
