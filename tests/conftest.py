@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,22 @@ def copy_of(fixtures: Path, tmp_path: Path):
         return target
 
     return copy
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """A function that mounts a disk of a size (``"2m"``) in memory and returns its folder."""
+    folders = []
+
+    def mount(size: str) -> Path:
+        folder = tmp_path / f"disk-{len(folders)}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("this user may not mount a disk")
+        folders.append(folder)
+        return folder
+
+    yield mount
+    for folder in folders:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

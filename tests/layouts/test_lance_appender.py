@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -39,6 +37,7 @@ from demoreel.testing.crash import (
     append_for_ever,
     columns_of,
     crash_info,
+    files_may_not_grow,
     kill_again_and_again,
     length_of,
     make_draft,
@@ -491,15 +490,8 @@ def test_files_that_may_not_grow_lose_nothing(appender, scratch, add):
     add(appender, 2)
     draft = make_draft(appender, 2, scratch)
     before = everything(appender.root)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))
-        with pytest.raises(DiskFullError, match="free some space"):
-            appender.append(draft)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
+    with files_may_not_grow(1500), pytest.raises(DiskFullError, match="free some space"):
+        appender.append(draft)
     assert everything(appender.root) == before
     assert appender.append(draft) == 2
     assert check_whole(appender.root) == 3

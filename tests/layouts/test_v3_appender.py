@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import resource
 import shutil
-import signal
 import subprocess
 import threading
 from dataclasses import replace
@@ -39,7 +37,14 @@ from demoreel.layouts.v3.files import Place, Run
 from demoreel.media.encode import LOSSLESS_DEPTH, VideoEncoder, VideoSettings
 from demoreel.stats.running import combine
 from demoreel.testing import make_dataset
-from demoreel.testing.crash import check_whole, columns_of, crash_info, length_of, make_draft
+from demoreel.testing.crash import (
+    check_whole,
+    columns_of,
+    crash_info,
+    files_may_not_grow,
+    length_of,
+    make_draft,
+)
 from demoreel.testing.power_cut import watch
 from demoreel.testing.stamp import read_stamp
 
@@ -518,17 +523,8 @@ def test_other_columns_and_splits_stay(tmp_path):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A disk of 4 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", disk], capture_output=True
-    )
-    if done.returncode:
-        pytest.skip("this user may not mount a disk")
-    yield disk
-    subprocess.run(["umount", "-l", disk], check=True)
+def small_disk(mounted):
+    return mounted("4m")
 
 
 def fill(path, *, leave):
@@ -574,15 +570,8 @@ def test_files_that_may_not_grow_lose_nothing(appender, scratch, add):
     add(appender, 2)
     draft = make_draft(appender, 2, scratch)
     before = contents(appender.root)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
-        with pytest.raises(DiskFullError, match="free some space"):
-            appender.append(draft)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
+    with files_may_not_grow(2000), pytest.raises(DiskFullError, match="free some space"):
+        appender.append(draft)
     assert contents(appender.root) == before
     assert appender.append(draft) == 2
     assert check_whole(appender.root) == 3

@@ -18,7 +18,7 @@ SIZES = {"data_files_size_in_mb": 0.002, "video_files_size_in_mb": 0.004}
 @pytest.fixture
 def cluster():
     """A head and a second node, each a process of its own with one processor."""
-    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+    import ray
     from ray.cluster_utils import Cluster
 
     made = Cluster(

@@ -137,17 +137,9 @@ def test_two_processes_write_and_a_third_reads(tmp_path):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
+def small_disk(mounted):
     """A disk of 256 kB that lives in memory, where even looking at a hole takes space."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a disk")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this machine does not let root mount a disk")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    return mounted("256k")
 
 
 FILL = """

@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
+import resource
+import signal
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -199,6 +202,19 @@ def episodes_in(root: Path, *, check: Callable[..., int], pictures_from: int) ->
         if error.what != "The dataset has no episodes yet.":
             raise
         return 0
+
+
+@contextmanager
+def files_may_not_grow(beyond: int) -> Iterator[None]:
+    """Let no file grow beyond so many bytes: a full disk, for users who may not mount one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (beyond, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def check_whole(root: Path, *, pictures_from: int = 0) -> int:
