@@ -22,7 +22,8 @@ LEVELS = [
     {"media"},
     {"layouts"},
     {"read", "stats", "run"},
-    {"edit", "convert", "check", "record", "hub"},
+    {"edit"},
+    {"convert", "check", "record", "hub"},  # conversions and repairs are cuts, too
     {"torch"},  # its classes record, cut and push, too
     {"cli", "view"},
 ]
