@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from demoreel.errors import ArgumentError, VideoError
+from demoreel.media import mp4_write
 from demoreel.media.encode import VideoEncoder, VideoSettings
 from demoreel.media.mp4 import read_description
 from demoreel.media.mp4_write import PacketRun, signature, write_packets
@@ -70,6 +71,13 @@ def test_ffmpeg_finds_the_same_pictures(videos, kind, fps, tmp_path):
         assert stream.codec_context.pix_fmt == av.open(video.name).streams.video[0].pix_fmt
 
 
+@pytest.fixture(params=["by hand", "by the kernel"])
+def way_of_copying(request, monkeypatch):
+    if request.param == "by the kernel":
+        monkeypatch.setattr(mp4_write, "_LONG", 1)
+
+
+@pytest.mark.usefixtures("way_of_copying")
 def test_packets_from_the_middle(videos, tmp_path):
     video = videos["h264"]
     runs = [PacketRun(video, np.arange(4, 8)), PacketRun(video, np.arange(0, 2))]
@@ -106,6 +114,7 @@ def test_no_packets(videos, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("way_of_copying")
 def test_a_source_that_shrinks_leaves_nothing(tmp_path):
     video = encoded(tmp_path / "in.mp4", 5, codec="h264", gop=4)
     description = described(video)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,13 +43,26 @@ def test_every_task_is_done_once(tmp_path, jobs, copies):
     assert bool(elsewhere) == (jobs > 1)
 
 
-def test_copies_come_first(tmp_path):
-    mixed = [
-        *tasks_in(tmp_path, 3),
-        *(Task(f"c{n}", note, (str(tmp_path), f"c{n}"), copies=True) for n in range(3)),
-    ]
-    names = [task.name for task, _ in LocalEngine().run(mixed)]
-    assert names == ["c0", "c1", "c2", "t0", "t1", "t2"]
+def wait_for(path: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 60
+    while not os.path.exists(path):
+        if time.monotonic() > deadline:
+            raise TimeoutError(path)
+        time.sleep(0.001)
+    return {}
+
+
+def test_copies_go_on_while_others_calculate(tmp_path):
+    copy = Task("copy", note, (str(tmp_path), "copy"), copies=True)
+    waiting = Task("wait", wait_for, (str(tmp_path / "copy"),))
+    names = [task.name for task, _ in LocalEngine().run([waiting, copy])]
+    assert sorted(names) == ["copy", "wait"]
+
+
+def test_a_copy_that_fails_is_raised(tmp_path):
+    tasks = [Task("bad", fail, (str(tmp_path),), copies=True), *tasks_in(tmp_path, 2)]
+    with pytest.raises(ArgumentError, match="cannot be done"):
+        list(LocalEngine().run(tasks))
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

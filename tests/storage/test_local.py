@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from demoreel.storage import local
-from demoreel.storage.local import LocalFile, open_file
+from demoreel.storage.local import LocalFile, let_go_of, open_file
 
 DATA = random.Random(0).randbytes(10_000)
 
@@ -185,3 +185,18 @@ def test_a_forked_child_begins_with_no_files_of_its_parent(tmp_path):
         assert open_handles() <= inherited + 60
 
     assert ended_well(in_child(work))
+
+
+@needs_proc
+def test_a_folder_is_let_go_of(path, tmp_path):
+    beside = tmp_path.with_name(f"{tmp_path.name}-more") / "file"
+    beside.parent.mkdir()
+    beside.write_bytes(DATA)
+    held = open_file(path)
+    open_file(beside)
+    let_go_of(tmp_path)
+    assert held.read(0, 10) == DATA[:10]  # who still reads goes on
+    del held
+    handles = {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
+    assert os.path.realpath(path) not in handles
+    assert os.path.realpath(beside) in handles

@@ -27,6 +27,7 @@ from demoreel.run.staging import (
 from demoreel.run.task import Engine, Task, share
 from demoreel.storage.atomic import sync_tree
 from demoreel.storage.json_files import read_json
+from demoreel.storage.local import let_go_of
 
 _KIND = "cut"
 _ORDER = "order.json"
@@ -228,6 +229,7 @@ class _Finisher:
         if self._verification != "none":
             full = self._verification == "full"
             verify_pictures(self._plan, self._stage.dataset, full=full)
+            let_go_of(self._stage.dataset)
         self._stage.settle()
         sync_tree(self._stage.dataset / "meta")
         self._stage.commit()

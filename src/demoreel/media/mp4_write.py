@@ -7,6 +7,7 @@ a frame, as in ``remux.py``: frame ``i`` is shown at tick ``i``.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,9 @@ from demoreel.storage.local import LocalFile
 from demoreel.storage.write_out import begin_writing_out
 
 _AT_ONCE = 1 << 20
-_EARLY = 1 << 24  # bytes after which the disk is asked to begin
+_EARLY = 1 << 25  # bytes after which the disk is asked to begin
+_LONG = 1 << 23  # bytes that are worth a call to the kernel
+_CANNOT = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +154,43 @@ class _Output:
         while view:
             view = view[os.write(self._handle, view) :]
         self._at += len(data)
+        self._begin_writing_out()
+
+    def copy(self, source: LocalFile, offset: int, length: int) -> int:
+        """Let the kernel copy a range, and return how much of it was copied: perhaps nothing.
+
+        Not the fastest way where bytes change their place in a page, but for all that time no
+        other thread waits for the interpreter.
+        """
+        if not hasattr(os, "copy_file_range"):
+            return 0
+        left = length
+        handle = os.open(source.path, os.O_RDONLY)
+        try:
+            while left:
+                step = os.copy_file_range(handle, self._handle, min(left, _EARLY), offset)
+                if not step:
+                    break
+                offset, left, self._at = offset + step, left - step, self._at + step
+                self._begin_writing_out()
+        except OSError as error:
+            if error.errno not in _CANNOT:
+                raise
+        finally:
+            os.close(handle)
+        return length - left
+
+    def _begin_writing_out(self) -> None:
         if self._at - self._asked >= _EARLY:
             begin_writing_out(self._handle, self._asked, self._at - self._asked)
             self._asked = self._at
 
 
 def _copy(video: Video, offset: int, length: int, output: _Output) -> None:
-    # Through memory that serves again, and stays in the processor's cache: a third faster than
-    # copy_file_range, unless both files happen to be cut at the same bytes of a page.
+    if length >= _LONG and isinstance(video.file, LocalFile):
+        done = output.copy(video.file, offset, length)
+        offset, length = offset + done, length - done
+    # Through memory that serves again, and stays in the processor's cache.
     buffer = memoryview(bytearray(min(length, _AT_ONCE)))
     with _reading(video.file) as read:
         while length:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -19,8 +25,7 @@ class LocalEngine:
     half a second to start, so few tasks, or small ones, are better done with one job.
 
     Args:
-        jobs: How many at a time. One is this process itself: tasks that copy come first, so that
-            the disk writes what they left it while the others calculate.
+        jobs: How many at a time. One is this process itself, with a thread for tasks that copy.
 
     Raises:
         ArgumentError: ``jobs`` is not positive.
@@ -42,10 +47,21 @@ class LocalEngine:
 
 
 def _here(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
-    # Not on a thread of their own: between small copies it would wait for the interpreter longer
-    # than it copies.
-    for task in sorted(tasks, key=lambda task: not task.copies):
-        yield task, task.run()
+    """Calculate here, and let a thread copy meanwhile: the kernel does that without Python."""
+    copying = [task for task in tasks if task.copies]
+    rest = [task for task in tasks if not task.copies]
+    with ThreadPoolExecutor(1, thread_name_prefix="demoreel-copy") as thread:
+        copies = {thread.submit(task.run): task for task in copying}
+        try:
+            for task in rest:
+                yield task, task.run()
+                for future in [future for future in copies if future.done()]:
+                    yield copies.pop(future), future.result()
+            for future, task in copies.items():
+                yield task, future.result()
+        finally:
+            for future in copies:
+                future.cancel()
 
 
 def _in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, dict[str, Any]]]:

@@ -78,6 +78,13 @@ class _FilePool:
                 self._files.popitem(last=False)
         return file
 
+    def let_go(self, folder: str) -> None:
+        inside = folder + os.sep
+        with self._lock:
+            gone = [path for path in self._files if path.startswith(inside)]
+            closed = [self._files.pop(path) for path in gone]
+        del closed  # outside of the lock: closing a file may take a while
+
     def forget(self) -> None:
         # A lock that another thread held while this process forked stays locked for ever here.
         self._lock = threading.Lock()
@@ -96,3 +103,8 @@ def open_file(path: str | Path) -> LocalFile:
         FileNotFoundError: There is no such file.
     """
     return _pool.get(os.fspath(path))
+
+
+def let_go_of(folder: str | Path) -> None:
+    """Close the files of a folder that will be another one's: who deletes them wants the room."""
+    _pool.let_go(os.fspath(folder))
