@@ -24,6 +24,7 @@ LEVELS = [
     {"read", "stats", "run"},
     {"edit"},
     {"convert", "check", "record", "hub"},  # conversions and repairs are cuts, too
+    {"repair"},
     {"torch"},  # its classes record, cut and push, too
     {"cli", "view"},
 ]

@@ -17,6 +17,7 @@
     ├── DatasetBusyError      (RuntimeError)       another process is writing the dataset
     ├── EncoderBehindError    (RuntimeError)       neither encoders nor disk can take a picture now
     ├── ConversionError       (RuntimeError)       what was written is not what the source holds
+    ├── RepairError           (RuntimeError)       nothing of a dataset can be saved
     └── MissingExtraError     (ImportError)        an optional dependency is not installed
 
 Each class also derives from the builtin in parentheses, so code that catches the
@@ -128,6 +129,10 @@ class EncoderBehindError(DemoreelError, RuntimeError):
 
 class ConversionError(DemoreelError, RuntimeError):
     """What a conversion has written is not what the source holds; it was not kept."""
+
+
+class RepairError(DemoreelError, RuntimeError):
+    """Nothing of a dataset can be saved."""
 
 
 class MissingExtraError(DemoreelError, ImportError):

@@ -1,0 +1,89 @@
+"""``demoreel repair``: copy what is good, mend what can be mended, name the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.output import Output, count
+
+if TYPE_CHECKING:
+    from demoreel.repair.report import Repaired
+
+_SHOWN = 20
+
+
+def repair(
+    path: DatasetPath,
+    target: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OUT]", help="The folder to make.", show_default=False),
+    ] = None,
+    in_place: Annotated[
+        bool,
+        typer.Option("--in-place", help="Put the result in PATH's place, which becomes PATH_old."),
+    ] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Decode every picture; leave out what does not decode.")
+    ] = False,
+    picture_stats: Annotated[
+        bool,
+        typer.Option(
+            "--picture-stats/--no-picture-stats",
+            help="Decode pictures whose statistics are lost, to take them anew.",
+        ),
+    ] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Mend a dataset: rebuild metadata, recover episodes, leave out what cannot be saved.
+
+    PATH is only read unless --in-place. Ends with 0 if the result passes `demoreel check` and no
+    episode was lost, else with 1.
+    """
+    import demoreel
+
+    out = Output(json=json, quiet=quiet, debug=debug)
+    with out.progress("mending"):
+        done = demoreel.repair(
+            path,
+            target,
+            deep=deep,
+            picture_stats=picture_stats,
+            in_place=in_place,
+            dry_run=dry_run,
+        )
+    if out.json:
+        out.result(done.to_json())
+    else:
+        _show(out, done)
+    is_well = done.target is None or done.is_clean
+    raise typer.Exit(0 if is_well and not done.lost else 1)
+
+
+def _show(out: Output, done: Repaired) -> None:
+    if done.target is None:
+        out.line(f"{count(done.episodes, 'episode')}, {count(done.frames, 'frame')} can be kept")
+    else:
+        kept = f"{count(done.episodes, 'episode')}, {count(done.frames, 'frame')}"
+        out.line(f"{done.target}: {kept}; {count(done.copied, 'file')} copied as they were")
+    _list(out, "mended", list(done.mended))
+    _list(out, "lost", [f"episode {lost.episode}: {lost.why}" for lost in done.lost])
+    _list(out, "not readable", list(done.unreadable))
+    if done.after is not None and not done.is_clean:
+        wrong = [f"{f.code}: {f.what}" for f in done.after.findings if f.severity != "hint"]
+        _list(out, "still wrong", wrong)
+
+
+def _list(out: Output, title: str, lines: list[str]) -> None:
+    for line in lines[:_SHOWN]:
+        out.line(f"  {title}: {line}")
+    if len(lines) > _SHOWN:
+        out.line(f"  {title}: and {len(lines) - _SHOWN} more")

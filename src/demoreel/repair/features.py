@@ -1,0 +1,143 @@
+"""What the features are: as ``info.json`` declares them, unless tables and videos know better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from demoreel.errors import MetadataError
+from demoreel.media.video import open_video
+from demoreel.model import DEFAULT_FEATURES, Feature
+from demoreel.repair.tables import FoundTable
+from demoreel.repair.videos import Videos
+
+_CHANNELS = 3
+
+
+def settled_features(
+    declared: Mapping[str, Feature],
+    tables: Sequence[FoundTable],
+    videos: Videos,
+    mended: list[str],
+) -> dict[str, Feature]:
+    """Return the features that there are data for, as the data are.
+
+    Args:
+        declared: What ``info.json`` says; may be empty.
+        tables: The tables.
+        videos: The videos.
+        mended: Takes a sentence for each change.
+    """
+    columns = _columns_of_all(tables)
+    features: dict[str, Feature] = {}
+    for key, feature in declared.items():
+        if key in DEFAULT_FEATURES:
+            continue
+        if feature.is_video:
+            if videos.of.get(key):
+                features[key] = feature
+            else:
+                mended.append(f"info.json: {key} has no video, and was left out")
+        elif key in columns:
+            features[key] = _as_stored(feature, tables, mended)
+        else:
+            mended.append(f"info.json: {key} has no column, and was left out")
+    for key, kind in columns.items():
+        if key not in declared and key not in DEFAULT_FEATURES:
+            guessed = _guessed(key, kind, tables)
+            if guessed is not None:
+                features[key] = guessed
+                mended.append(f"info.json: the column {key} was declared")
+    for camera, files in videos.of.items():
+        if camera not in declared and files:
+            first = next(iter(files.values()))
+            features[camera] = _camera(camera, first.path)
+            mended.append(f"info.json: the camera {camera} was declared")
+    return features
+
+
+def _columns_of_all(tables: Sequence[FoundTable]) -> dict[str, pa.DataType]:
+    """Return the columns that every table has."""
+    if not tables:
+        return {}
+    names = set.intersection(*(set(table.schema.names) for table in tables))
+    first = tables[0].schema
+    return {name: first.field(name).type for name in first.names if name in names}
+
+
+def _as_stored(feature: Feature, tables: Sequence[FoundTable], mended: list[str]) -> Feature:
+    """Return a feature with the dtype and shape that its column has."""
+    if not feature.is_numeric:
+        return feature
+    guessed = _guessed(feature.key, tables[0].schema.field(feature.key).type, tables)
+    if guessed is None or not guessed.is_numeric:
+        return feature
+    same_shape = guessed.shape == feature.shape or _flat(guessed) == _flat(feature)
+    if guessed.dtype == feature.dtype and same_shape:
+        return feature
+    mended.append(
+        f"info.json: {feature.key} is {guessed.dtype} {list(guessed.shape)}, "
+        f"not {feature.dtype} {list(feature.shape)}"
+    )
+    names = feature.names if same_shape else None
+    return replace(feature, dtype=guessed.dtype, shape=guessed.shape, names=names)
+
+
+def _flat(feature: Feature) -> int:
+    size = 1
+    for length in feature.shape:
+        size *= length
+    return size
+
+
+def _guessed(key: str, kind: pa.DataType, tables: Sequence[FoundTable]) -> Feature | None:
+    """Return a feature for a column that nobody describes; None if it is of no kind we know."""
+    shape: list[int] = []
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return Feature(key, "string", (1,))
+    if pa.types.is_struct(kind) and {field.name for field in kind} >= {"bytes"}:
+        return Feature(key, "image", _picture_shape(key, tables))
+    value: Any = _first_value(key, tables)
+    while pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        if not isinstance(value, list) or not value:
+            return None
+        shape.append(len(value))
+        kind, value = kind.value_type, value[0]
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return None
+    dtype = "bool" if pa.types.is_boolean(kind) else kind.to_pandas_dtype().__name__
+    raw = {"dtype": dtype, "shape": shape or [1], "names": None}
+    try:
+        return Feature.from_json(key, raw, where="a column")
+    except MetadataError:
+        return None
+
+
+def _first_value(key: str, tables: Sequence[FoundTable]) -> Any:
+    for table in tables:
+        if table.rows:
+            with pq.ParquetFile(table.path) as parquet:
+                batch = next(parquet.iter_batches(1, columns=[key]))
+            return batch.column(0)[0].as_py()
+    return None
+
+
+def _picture_shape(key: str, tables: Sequence[FoundTable]) -> tuple[int, ...]:
+    import io
+
+    from PIL import Image
+
+    value = _first_value(key, tables) or {}
+    with Image.open(io.BytesIO(value.get("bytes") or b"")) as picture:
+        return (picture.height, picture.width, len(picture.getbands()))
+
+
+def _camera(key: str, path: Path) -> Feature:
+    codec = open_video(path).index.codec
+    names = ["height", "width", "channels"]
+    return Feature(key, "video", (codec.height, codec.width, _CHANNELS), names)

@@ -1,0 +1,175 @@
+"""Where an episode's pictures lie: as the metadata say, or behind those of the episode before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from demoreel.check.look_episodes import Usable
+from demoreel.errors import VideoError
+from demoreel.layouts.spans import Spans, resolve_spans
+from demoreel.media.video import open_video
+from demoreel.repair.videos import FoundVideo, Place, Videos
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where pictures lie.
+
+    Attributes:
+        place: The video.
+        first: Its frame that is the episode's first.
+        step: From one of the episode's frames to the next.
+        frames: How many of the episode's frames are there.
+    """
+
+    place: Place
+    first: int
+    step: int
+    frames: int
+
+
+class Placing:
+    """Finds episodes in videos.
+
+    Metadata are believed where they agree with the video (``layouts/spans.py``). Where they say
+    nothing, or something impossible, an episode is looked for where it must be: behind the one
+    before it. It is taken only if a group of pictures begins there, as episodes are encoded one by
+    one.
+
+    Args:
+        videos: The videos.
+        listed: The episodes as the metadata know them.
+        fps: Frames per second.
+        is_v2: Whether every episode has videos of its own.
+        rows: How many rows each episode has.
+    """
+
+    def __init__(
+        self,
+        videos: Videos,
+        listed: Usable | None,
+        *,
+        fps: float,
+        is_v2: bool,
+        rows: Mapping[int, int],
+    ) -> None:
+        self._videos = videos
+        self._rows = rows
+        self._listed = listed
+        self._fps = fps
+        self._is_v2 = is_v2
+        self._known = {camera: self._from_metadata(camera) for camera in videos.of}
+        self._next: dict[str, tuple[Place, int] | None] = dict.fromkeys(videos.of)
+
+    def spots_of(self, episode: int, length: int) -> dict[str, Spot | str]:
+        """Return where an episode lies for each camera that has videos; why not, where it does not.
+
+        Must be called for one episode after the other, in their order.
+        """
+        found: dict[str, Spot | str] = {}
+        for camera, videos in self._videos.of.items():
+            if not videos:
+                continue
+            spot = self._spot(camera, videos, episode, length)
+            found[camera] = spot
+            if isinstance(spot, Spot):
+                self._next[camera] = (spot.place, spot.first + spot.step * spot.frames)
+        return found
+
+    def _spot(
+        self, camera: str, videos: Mapping[Place, FoundVideo], episode: int, length: int
+    ) -> Spot | str:
+        if self._is_v2:
+            video = videos.get((0, episode))
+            if video is None:
+                return "it has no video that opens"
+            return Spot((0, episode), 0, 1, min(length, video.frames))
+        known = self._known[camera].get(episode)
+        if known is not None:
+            return known
+        return self._behind(camera, videos, length)
+
+    def _from_metadata(self, camera: str) -> dict[int, Spot]:
+        """Return the episodes that the metadata and the videos agree on."""
+        listed, videos = self._listed, self._videos.of[camera]
+        names = [f"videos/{camera}/{n}" for n in ("chunk_index", "file_index", "from_timestamp")]
+        if self._is_v2 or listed is None or any(name not in listed.columns for name in names):
+            return {}
+        chunk, file, begin = (listed.columns[name] for name in names)
+        found: dict[int, Spot] = {}
+        for place, video in videos.items():
+            own = np.flatnonzero((chunk == place[0]) & (file == place[1]) & np.isfinite(begin))
+            if not len(own):
+                continue
+            length, spans = self._best_spans(listed, own, begin[own], video)
+            for number, position in enumerate(own.tolist()):
+                first = int(spans.first[number])
+                if number in spans.problem and first < 0:
+                    first = self._cut_short(spans.problem[number], begin[position], video)
+                if first < 0:
+                    continue
+                there = (video.frames - first + spans.step - 1) // spans.step
+                frames = min(int(length[number]), there)
+                if frames > 0:
+                    spot = Spot(place, first, spans.step, frames)
+                    found[int(listed.index[position])] = spot
+        return found
+
+    def _best_spans(
+        self, listed: Usable, own: np.ndarray, begin: np.ndarray, video: FoundVideo
+    ) -> tuple[np.ndarray, Spans]:
+        """Return what lengths, the metadata's or the rows', fit the video better, and where to."""
+        said = listed.length[own]
+        counted = [
+            self._rows.get(e, n) for e, n in zip(listed.index[own].tolist(), said, strict=True)
+        ]
+        tried = []
+        for length in (said, np.array(counted, np.int64)):
+            spans = resolve_spans(
+                length=length,
+                from_timestamp=begin,
+                to_timestamp=None,
+                seconds=video.seconds,
+                fps=self._fps,
+            )
+            tried.append((length, spans))
+        return min(tried, key=lambda pair: len(pair[1].problem))
+
+    def _cut_short(self, problem: str, begin: float, video: FoundVideo) -> int:
+        """Return the first frame of an episode whose end alone is missing; -1 if that is not it."""
+        at = int(np.argmin(np.abs(video.seconds - begin)))
+        on_a_frame = abs(float(video.seconds[at]) - begin) < 0.25 / self._fps
+        return at if on_a_frame and "frames" in problem and _is_keyframe(video, at) else -1
+
+    def _behind(self, camera: str, videos: Mapping[Place, FoundVideo], length: int) -> Spot | str:
+        """Return the frames behind those of the episode before."""
+        places = sorted(videos)
+        before = self._next[camera]
+        if before is None:
+            candidates = [(places[0], 0)]
+        else:
+            later = [place for place in places if place > before[0]]
+            candidates = [before, *((place, 0) for place in later[:1])]
+        for place, first in candidates:
+            video = videos.get(place)
+            if video is None or first >= video.frames:
+                continue
+            if not _is_keyframe(video, first):
+                return (
+                    "the metadata do not say where its pictures are, and none begin where it must"
+                )
+            if first + length <= video.frames:
+                return Spot(place, first, 1, length)
+        return "its pictures are missing"
+
+
+def _is_keyframe(video: FoundVideo, frame: int) -> bool:
+    try:
+        index = open_video(video.path).index
+    except VideoError:
+        return False
+    packet = int(index.packet_of[frame])
+    return int(index.start_of[packet]) == packet

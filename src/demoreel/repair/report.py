@@ -1,0 +1,60 @@
+"""What a repair did, what it could not, and what is still wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from demoreel.check.report import Report
+from demoreel.repair.decide import Lost
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What became of a dataset.
+
+    Attributes:
+        source: The dataset that was mended.
+        target: The mended one; None after a dry run.
+        episodes: How many were kept.
+        frames: How many rows they have.
+        mended: What was wrong and is not any more, a sentence each.
+        lost: Episodes that could not be kept, and why.
+        unreadable: Files, or parts of them, that could not be read.
+        copied: Files that were copied as they were.
+        before: What ``check`` said of the source.
+        after: What it says of the result; None after a dry run.
+    """
+
+    source: Path
+    target: Path | None
+    episodes: int
+    frames: int
+    mended: tuple[str, ...]
+    lost: tuple[Lost, ...]
+    unreadable: tuple[str, ...]
+    copied: int
+    before: Report
+    after: Report | None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether ``check`` finds no error and no warning in the result."""
+        return self.after is not None and self.after.worst not in ("error", "warning")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return {
+            "source": str(self.source),
+            "target": None if self.target is None else str(self.target),
+            "episodes": self.episodes,
+            "frames": self.frames,
+            "mended": list(self.mended),
+            "lost": [{"episode": lost.episode, "why": lost.why} for lost in self.lost],
+            "unreadable": list(self.unreadable),
+            "copied_files": self.copied,
+            "clean": self.is_clean,
+            "before": self.before.to_json(),
+            "after": None if self.after is None else self.after.to_json(),
+        }

@@ -1,0 +1,327 @@
+"""``demoreel.repair``: look, decide, write, check."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from demoreel.check.look import Look
+from demoreel.check.report import Report
+from demoreel.check.run import check
+from demoreel.check.thresholds import chosen
+from demoreel.edit.cut import cut
+from demoreel.edit.recompute import recompute
+from demoreel.edit.target_info import Layout
+from demoreel.errors import (
+    ArgumentError,
+    DatasetNotFoundError,
+    DiskFullError,
+    PictureError,
+    RepairError,
+    VideoError,
+)
+from demoreel.model import Feature, Info
+from demoreel.repair.decide import Decision, Lost, decide
+from demoreel.repair.features import settled_features
+from demoreel.repair.mended import Source, Written, write_mended
+from demoreel.repair.picture_stats import read_picture_stats
+from demoreel.repair.report import Repaired
+from demoreel.repair.tables import Tables, find_tables, rate_of_rows
+from demoreel.repair.videos import cameras_on_disk, find_videos
+from demoreel.storage.atomic import refuse_existing, staged
+from demoreel.storage.local import let_go_of
+from demoreel.storage.no_room import says_no_room
+from demoreel.storage.replace import finish_replacing, refuse_kept, replacing
+from demoreel.storage.writer_lock import WriterLock
+
+_HIDDEN = ".demoreel-repair-"
+_V2_ONLY = ("total_videos", "total_chunks")
+
+
+def repair(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None = None,
+    *,
+    deep: bool = False,
+    picture_stats: bool = True,
+    in_place: bool = False,
+    dry_run: bool = False,
+) -> Repaired:
+    """Mend a dataset into another folder. The source is only read, unless it is to be replaced.
+
+    Metadata are rebuilt from tables and packets where those tell the truth; finished episodes are
+    recovered from tables that never got their footer; files that lie under another name than
+    ``info.json`` says are found; rows and statistics are numbered and counted anew. Episodes that
+    cannot be saved are left out, and named. Files in which nothing is wrong are copied as they
+    are; where episodes are left out, packets are. A v2.0 dataset becomes v2.1.
+
+    Cost: reads all tables twice and copies the videos once. Pictures are decoded if ``deep``, and
+    where nothing says what their statistics are.
+
+    Args:
+        source: The dataset's folder.
+        target: The folder to make; not needed for a dry run.
+        deep: Decode every picture first, and leave out episodes that have undecodable ones.
+        picture_stats: Decode the pictures of cameras whose statistics are lost, to take them anew.
+        in_place: Instead of ``target``: put the mended dataset in the source's place, which is
+            called ``NAME_old`` then.
+        dry_run: Only say what would be done.
+
+    Returns:
+        What was done, and what ``check`` says of the result.
+
+    Raises:
+        DatasetNotFoundError: There is no such folder.
+        ArgumentError: There is no target, or it is the source, or lies in it.
+        TargetExistsError: There is something at the target, or at ``NAME_old``.
+        DatasetBusyError: In place, and another process records to the dataset.
+        RepairError: No episode can be saved.
+        DiskFullError: There is no room.
+    """
+    root = Path(source)
+    if not root.is_dir():
+        raise DatasetNotFoundError(
+            "There is no folder to mend.", hint="give a dataset's folder", path=root
+        )
+    if in_place and target is not None:
+        raise ArgumentError("A repair in place has no target.", hint="leave the target out")
+    if in_place and not dry_run:
+        return _in_place(Path(os.path.abspath(root)), deep, picture_stats)
+    return _repair(root, _checked_target(root, target, dry_run), deep, picture_stats)
+
+
+def _repair(root: Path, place: Path | None, deep: bool, picture_stats: bool) -> Repaired:
+    before = check(root, deep=deep)
+    folder = _roomy_folder(place)
+    with _no_room_is_said(place), tempfile.TemporaryDirectory(prefix=_HIDDEN, dir=folder) as name:
+        work = _Work(root, Path(name), before)
+        if place is None:
+            return work.report(None, work.decision.lost, (), None)
+        written, lost = work.write(place, picture_stats=picture_stats)
+        return work.report(place, lost, written.mended, written)
+
+
+def _in_place(root: Path, deep: bool, picture_stats: bool) -> Repaired:
+    old = root.with_name(f"{root.name}_old")
+    finish_replacing(root)
+    refuse_kept(old)
+    lock = WriterLock(root)
+    try:
+        with replacing(root, keep=old) as new:
+            done = _repair(root, new, deep, picture_stats)
+        lock.follow(old)
+    finally:
+        lock.release(remove=True)
+    return replace(done, source=old, target=root)
+
+
+@contextmanager
+def _no_room_is_said(place: Path | None) -> Iterator[None]:
+    """Say what a full disk means: nothing was written."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, DiskFullError) or not says_no_room(error):
+            raise
+        raise DiskFullError(
+            "There is no room for the mended dataset.",
+            hint="nothing was kept; make room, or choose a folder on another disk",
+            path=place,
+        ) from error
+
+
+def _checked_target(
+    root: Path, target: str | os.PathLike[str] | None, dry_run: bool
+) -> Path | None:
+    if target is None:
+        if dry_run:
+            return None
+        raise ArgumentError("Where is the mended dataset to go?", hint="give a target folder")
+    place = Path(os.path.abspath(target))
+    here, there = Path(os.path.realpath(root)), Path(os.path.realpath(place))
+    if here == there or there.is_relative_to(here) or here.is_relative_to(there):
+        raise ArgumentError(
+            "The target is the source, lies inside it, or holds it; the source never changes.",
+            hint="choose a folder elsewhere",
+            path=place,
+        )
+    refuse_existing(place)
+    return place
+
+
+def _roomy_folder(place: Path | None) -> Path | None:
+    """Return the folder for what does not last: on the target's disk, where links may work."""
+    if place is None:
+        return None
+    return next(parent for parent in place.parents if parent.is_dir())
+
+
+class _Work:
+    """One dataset on its way from evidence to a mended one."""
+
+    def __init__(self, root: Path, scratch: Path, before: Report) -> None:
+        self._root = root
+        self._scratch = scratch
+        self._before = before
+        self._look = Look(root, chosen(None))
+        self._mended: list[str] = []
+        for name in ("tables", "videos"):
+            (scratch / name).mkdir()
+        self._files = self._look.files
+        self._find()
+        self.decision = self._decide()
+
+    def _find(self) -> None:
+        info = self._look.info
+        declared: Mapping[str, Feature] = {} if info is None else info.features
+        cameras = {key for key, feature in declared.items() if feature.is_video}
+        cameras |= cameras_on_disk(self._files)
+        self._tables = find_tables(self._root, self._files, declared, self._scratch / "tables")
+        self._fps = self._rate()
+        self._videos = find_videos(
+            self._root, self._files, cameras, self._fps, self._scratch / "videos"
+        )
+        self._features = settled_features(declared, self._tables.tables, self._videos, self._mended)
+        self._videos.of = {c: v for c, v in self._videos.of.items() if c in self._features}
+
+    def _rate(self) -> float:
+        info, raw = self._look.info, self._look.raw
+        if info is not None and raw is not None and raw.get("fps") == info.fps:
+            return info.fps
+        rate = rate_of_rows(self._tables.tables)
+        if rate is None:
+            raise RepairError(
+                "Nothing says how many frames there are in a second.",
+                hint="write the right fps into meta/info.json, and try again",
+                dataset=self._root,
+            )
+        self._mended.append(f"info.json: fps is {rate:g}, by the rows' time")
+        return rate
+
+    def _decide(self) -> Decision:
+        return decide(
+            self._tables.tables,
+            self._tables.runs(),
+            self._look.episodes,
+            self._videos,
+            fps=self._fps,
+            is_v2=self._is_v2,
+            undecodable=self._undecodable(),
+        )
+
+    @property
+    def _is_v2(self) -> bool:
+        if self._look.info is not None:
+            return self._look.is_v2
+        return any("/episode_" in table.name for table in self._tables.tables)
+
+    def _undecodable(self) -> dict[int, str]:
+        """Return the episodes of which a look at every picture has found some that are none."""
+        found: dict[int, str] = {}
+        for finding in self._before.findings:
+            if finding.code == "packet-undecodable" and finding.where.episode is not None:
+                found.setdefault(finding.where.episode, finding.what)
+        return found
+
+    def write(self, target: Path, *, picture_stats: bool) -> tuple[Written, list[Lost]]:
+        """Write the mended dataset to its target."""
+        if not self.decision.kept:
+            raise RepairError(
+                "No episode can be saved.",
+                hint="demoreel check says what is wrong with each",
+                dataset=self._root,
+                first=self.decision.lost[0].why if self.decision.lost else None,
+            )
+        folder = self._scratch / "mended"
+        folder.mkdir()
+        as_is = not self.decision.lost and not self._is_v2
+        new = self._known()
+        written = write_mended(new, self.decision, folder, link=not as_is)
+        lost = sorted([*self.decision.lost, *written.lost], key=lambda one: one.episode)
+        if not written.episodes:
+            raise RepairError("No episode can be saved.", dataset=self._root, first=lost[0].why)
+        if picture_stats and not new.knows_pictures(of_each_episode=not as_is):
+            self._take_picture_stats(folder, written)
+        if as_is and not written.lost:
+            with staged(target) as stage:
+                stage.rmdir()
+                os.rename(folder, stage)
+        else:
+            layout: Layout = "v2.1" if self._is_v2 else "v3.0"
+            cut(folder).render(target, layout=layout, verify="full")
+            let_go_of(folder)
+        return written, lost
+
+    def _take_picture_stats(self, folder: Path, written: Written) -> None:
+        try:
+            recompute(folder, numbers=False, pictures="missing")
+            written.mended.append("stats.json: the statistics of pictures were taken anew")
+        except (VideoError, PictureError) as error:
+            written.mended.append(f"the statistics of pictures are missing: {error.what}")
+
+    def _known(self) -> Source:
+        info = self._look.info
+        extra = {} if info is None else {k: v for k, v in info.extra.items() if k not in _V2_ONLY}
+        new = Info.new(
+            version="v3.0",
+            fps=self._fps,
+            features=self._features,
+            robot_type=None if info is None else info.robot_type,
+            splits={} if info is None else info.splits,
+            extra=extra,
+        )
+        tasks = self._look.tasks
+        texts = {} if tasks is None else dict(zip(tasks.indices, tasks.texts, strict=True))
+        return Source(
+            root=self._root,
+            info=new,
+            tables=self._tables.tables,
+            videos=self._videos,
+            tasks=texts or self._texts_of_episodes(),
+            picture_stats=read_picture_stats(self._root, new.cameras, is_v2=self._is_v2),
+            stats=self._look.stats,
+        )
+
+    def _texts_of_episodes(self) -> dict[int, str]:
+        """Return the texts of tasks that episodes of one task tell."""
+        listed = self._look.episodes
+        if listed is None or listed.tasks is None:
+            return {}
+        texts: dict[int, str] = {}
+        said = dict(zip(listed.index.tolist(), listed.tasks.to_pylist(), strict=True))
+        for kept in self.decision.kept:
+            numbers = self._tables.tables[kept.run.table].numbers.get("task_index")
+            own = said.get(kept.episode) or []
+            if numbers is None or len(own) != 1:
+                continue
+            used = set(numbers[kept.run.first : kept.run.first + kept.run.length].tolist())
+            if len(used) == 1:
+                texts[used.pop()] = own[0]
+        return texts
+
+    def report(
+        self,
+        target: Path | None,
+        lost: list[Lost],
+        mended: list[str] | tuple[str, ...],
+        written: Written | None,
+    ) -> Repaired:
+        """Say what was done, and look at the result."""
+        found: Tables = self._tables
+        sentences = [*self._mended, *found.mended, *self._videos.mended, *self.decision.mended]
+        return Repaired(
+            source=self._root,
+            target=target,
+            episodes=len(self.decision.kept) if written is None else len(written.episodes),
+            frames=sum(k.length for k in self.decision.kept) if written is None else written.frames,
+            mended=(*sentences, *mended),
+            lost=tuple(lost),
+            unreadable=(*found.lost, *self._videos.lost),
+            copied=0 if written is None else written.copied,
+            before=self._before,
+            after=None if target is None else check(target),
+        )

@@ -1,0 +1,254 @@
+"""Every row of a dataset that can be read, and the stretches of rows that are episodes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from demoreel.errors import ArgumentError, DemoreelError
+from demoreel.layouts.columns import table_schema
+from demoreel.model import DEFAULT_FEATURES, Feature
+from demoreel.storage.arrow import as_numpy, is_number
+from demoreel.storage.parquet_rescue import rescue_rows
+
+_TABLE = re.compile(r"(?:^|/)chunk-(\d+)/(?:file-|episode_)(\d+)\.parquet$")
+_LARGEST = 4 << 30  # bytes of a file that is worked on in memory
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """A table whose rows can be read.
+
+    Attributes:
+        name: Its path below the dataset's folder.
+        path: Where it can be read: there, or what could be saved of it elsewhere.
+        chunk: The chunk that its name says.
+        number: The number that its name says.
+        rows: How many it has.
+        schema: Its columns.
+        numbers: The columns that say which row is which, as far as it has them.
+    """
+
+    name: str
+    path: Path
+    chunk: int
+    number: int
+    rows: int
+    schema: pa.Schema
+    numbers: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows that follow one another in a table, and are an episode's or a part of one.
+
+    Attributes:
+        table: Which of the tables.
+        first: Its first row there.
+        length: How many rows it has.
+        episode: The ``episode_index`` that they say.
+        begins: Whether the first is an episode's first.
+    """
+
+    table: int
+    first: int
+    length: int
+    episode: int
+    begins: bool
+
+
+@dataclass
+class Tables:
+    """What was found.
+
+    Attributes:
+        tables: The tables, in order.
+        mended: What was done to get at rows.
+        lost: What could not be read, and why.
+    """
+
+    tables: list[FoundTable]
+    mended: list[str]
+    lost: list[str]
+
+    def runs(self) -> list[Run]:
+        """Return all stretches of rows, in the order of the tables."""
+        return [run for at, table in enumerate(self.tables) for run in _runs(at, table)]
+
+
+def find_tables(
+    root: Path, files: Mapping[str, int], features: Mapping[str, Feature], scratch: Path
+) -> Tables:
+    """Read every table of a dataset as far as it goes.
+
+    Cost: one read and decode of all tables. What is saved of damaged ones is written to
+    ``scratch``.
+
+    Args:
+        root: The dataset's folder.
+        files: The files in it, by name, with their sizes.
+        features: The features as far as they are known.
+        scratch: A folder to write to.
+    """
+    found = Tables([], [], [])
+    names = [name for name in files if _TABLE.search(name) and not name.startswith("meta/")]
+    damaged = []
+    for name in sorted(names, key=_place):
+        groups = _readable_groups(root / name)
+        if groups is None:
+            damaged.append(name)
+        elif not all(groups):
+            found.lost.append(f"{name}: {groups.count(False)} of {len(groups)} row groups")
+            _save_groups(root / name, groups, scratch / f"{len(found.tables)}.parquet", name, found)
+        else:
+            found.tables.append(_table(name, root / name))
+    for number, name in enumerate(damaged):
+        schemas = _possible_schemas([table.schema for table in found.tables], features)
+        _rescue(root / name, name, schemas, features, scratch / f"rescued-{number}.parquet", found)
+    found.tables.sort(key=lambda table: (table.chunk, table.number))
+    return found
+
+
+def _place(name: str) -> tuple[int, int]:
+    match = _TABLE.search(name)
+    assert match is not None
+    return int(match[1]), int(match[2])
+
+
+def _readable_groups(path: Path) -> list[bool] | None:
+    """Return whether each row group of a table can be decoded; None if it does not open."""
+    try:
+        with pq.ParquetFile(path) as parquet:
+            if "episode_index" not in parquet.schema_arrow.names:
+                return None
+            return [_is_readable(parquet, n) for n in range(parquet.num_row_groups)]
+    except (pa.ArrowException, OSError, ValueError, MemoryError):
+        return None
+
+
+def _is_readable(parquet: pq.ParquetFile, group: int) -> bool:
+    if not 0 <= parquet.metadata.row_group(group).total_byte_size <= _LARGEST:
+        return False
+    try:
+        table = parquet.read_row_group(group)
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, MemoryError):
+        return False
+    return bool(table.num_rows == parquet.metadata.row_group(group).num_rows)
+
+
+def _save_groups(
+    path: Path, groups: Sequence[bool], target: Path, name: str, found: Tables
+) -> None:
+    """Write the row groups that can be read to another file."""
+    if not any(groups):
+        return
+    with pq.ParquetFile(path) as parquet:
+        good = [number for number, readable in enumerate(groups) if readable]
+        with pq.ParquetWriter(target, parquet.schema_arrow) as writer:
+            for number in good:
+                writer.write_table(parquet.read_row_group(number))
+    found.tables.append(_table(name, target))
+    found.mended.append(f"{name}: rows around the damage were kept")
+
+
+def _possible_schemas(
+    seen: Sequence[pa.Schema], features: Mapping[str, Feature]
+) -> Iterator[pa.Schema]:
+    yield from {schema.to_string(): schema for schema in seen}.values()
+    try:
+        yield table_schema(features.values())
+        last = {**{k: f for k, f in features.items() if k not in DEFAULT_FEATURES}, **features}
+        yield table_schema(last.values())
+    except ArgumentError:
+        return
+
+
+def _rescue(
+    path: Path,
+    name: str,
+    schemas: Iterator[pa.Schema],
+    features: Mapping[str, Feature],
+    target: Path,
+    found: Tables,
+) -> None:
+    """Save the finished rows of a file that has no footer."""
+    try:
+        data = path.read_bytes() if path.stat().st_size <= _LARGEST else b""
+    except OSError:
+        data = b""
+    width = {
+        key: math.prod(f.shape) for key, f in features.items() if f.is_numeric and f.item_shape
+    }
+    for schema in schemas:
+        table = rescue_rows(data, schema, width=width)
+        if table is not None and _makes_sense(table):
+            pq.write_table(table, target, row_group_size=1 << 16)
+            found.tables.append(_table(name, target))
+            found.mended.append(f"{name}: {table.num_rows} rows were read without a footer")
+            return
+    found.lost.append(f"{name}: no row can be read" if data else f"{name}: it is empty")
+
+
+def _makes_sense(table: pa.Table) -> bool:
+    """Whether rows that were put together are rows: frames count up in every episode."""
+    if not {"episode_index", "frame_index"} <= set(table.column_names) or not table.num_rows:
+        return False
+    episode, frame = (as_numpy(table.column(n)) for n in ("episode_index", "frame_index"))
+    if episode.dtype.kind not in "iu" or frame.dtype.kind not in "iu":
+        return False
+    same = episode[1:] == episode[:-1]
+    return bool((frame[1:][same] == frame[:-1][same] + 1).all() and (frame[1:][~same] == 0).all())
+
+
+def _table(name: str, path: Path) -> FoundTable:
+    chunk, number = _place(name)
+    with pq.ParquetFile(path) as parquet:
+        schema = parquet.schema_arrow
+        wanted = [key for key in DEFAULT_FEATURES if key in schema.names]
+        rows = parquet.read(columns=wanted)
+    numbers = {
+        key: as_numpy(rows.column(key))
+        for key in wanted
+        if is_number(rows.column(key).type) and not rows.column(key).null_count
+    }
+    if "episode_index" not in numbers:
+        raise DemoreelError("A table does not say which episodes its rows are of.", file=name)
+    return FoundTable(name, path, chunk, number, len(rows), schema, numbers)
+
+
+def _runs(at: int, table: FoundTable) -> Iterator[Run]:
+    """Cut a table where another episode begins, or frames do not follow one another."""
+    episode = table.numbers["episode_index"]
+    if len(episode) == 0:
+        return
+    breaks = episode[1:] != episode[:-1]
+    frame = table.numbers.get("frame_index")
+    if frame is not None:
+        breaks |= frame[1:] != frame[:-1] + 1
+    bounds = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(episode)]
+    for first, stop in itertools.pairwise(bounds):
+        begins = frame is None or int(frame[first]) == 0
+        yield Run(at, first, stop - first, int(episode[first]), begins)
+
+
+def rate_of_rows(tables: Sequence[FoundTable]) -> float | None:
+    """Return the frame rate that most rows' times tell."""
+    steps = []
+    for table in tables:
+        if "timestamp" in table.numbers:
+            steps.append(np.diff(table.numbers["timestamp"].astype(np.float64)))
+    every = np.concatenate(steps) if steps else np.zeros(0)
+    forward = every[np.isfinite(every) & (every > 0)]
+    if not len(forward):
+        return None
+    rate = 1 / float(np.median(forward))
+    return float(round(rate)) if abs(rate - round(rate)) < 0.01 * rate else rate

@@ -1,0 +1,294 @@
+"""Mending: what is good comes through, what is lost is named, nothing is made up."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import demoreel
+from demoreel.errors import (
+    ArgumentError,
+    DatasetBusyError,
+    DatasetNotFoundError,
+    DiskFullError,
+    RepairError,
+    TargetExistsError,
+)
+from demoreel.repair.run import repair
+from demoreel.testing import make_dataset
+from demoreel.testing.stamp import read_stamp
+
+TABLE = "data/chunk-000/file-000.parquet"
+EPISODES = "meta/episodes/chunk-000/file-000.parquet"
+
+
+@pytest.fixture(params=["v3.0", "v2.1"])
+def layout(request):
+    return request.param
+
+
+@pytest.fixture
+def dataset(tmp_path, layout):
+    return make_dataset(
+        tmp_path / "ds",
+        layout=layout,
+        episodes=[6, 9, 5, 8],
+        cameras=2,
+        tasks=("pick", "place"),
+        codec="h264",
+        gop=2,
+    )
+
+
+@pytest.fixture
+def v30(tmp_path):
+    return make_dataset(tmp_path / "v30", layout="v3.0", episodes=[6, 9, 5, 8], cameras=2)
+
+
+def contents(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+def stamps(root: Path) -> list[list[tuple[int, int]]]:
+    """Return (episode, frame) that the pictures of every episode say, having compared numbers."""
+    ds = demoreel.open(root)
+    found = []
+    for first, stop in itertools.pairwise(ds.episodes.start.tolist()):
+        seen = []
+        for row in range(first, stop):
+            item = ds[row]
+            said = {read_stamp(item[camera])[:2] for camera in ds.info.cameras}
+            assert len(said) == 1
+            number, frame = said.pop()
+            state = np.asarray(item["observation.state"])
+            assert (int(state[0]), int(state[1])) == (number, frame)
+            seen.append((number, frame))
+        found.append(seen)
+    return found
+
+
+def whole(*episodes: tuple[int, int]) -> list[list[tuple[int, int]]]:
+    return [[(episode, frame) for frame in range(length)] for episode, length in episodes]
+
+
+def without_footer(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: -8 - int.from_bytes(data[-8:-4], "little")])
+
+
+def test_a_good_dataset_is_copied(dataset, tmp_path, layout):
+    before = contents(dataset)
+    done = repair(dataset, tmp_path / "out")
+    assert stamps(tmp_path / "out") == whole((0, 6), (1, 9), (2, 5), (3, 8))
+    assert not done.lost
+    assert done.is_clean
+    assert contents(dataset) == before
+    if layout == "v3.0":
+        after = contents(tmp_path / "out")
+        same = [name for name in before if not name.startswith("meta/")]
+        assert all(after[name] == before[name] for name in same)
+
+
+def test_a_recording_without_footers_comes_back(v30, tmp_path):
+    without_footer(v30 / TABLE)
+    shutil.rmtree(v30 / "meta" / "episodes")
+    done = repair(v30, tmp_path / "out")
+    assert stamps(tmp_path / "out") == whole((0, 6), (1, 9), (2, 5), (3, 8))
+    assert any("without a footer" in sentence for sentence in done.mended)
+    assert done.is_clean, done.after
+
+
+def test_an_unfinished_last_episode_is_left_out(v30, tmp_path):
+    """Rows were being written when the lights went out; its video was there already."""
+    with pq.ParquetFile(v30 / TABLE) as parquet:
+        last = parquet.metadata.row_group(parquet.num_row_groups - 1).column(0)
+        groups = parquet.num_row_groups
+    assert groups == 4
+    begin = last.dictionary_page_offset or last.data_page_offset
+    data = (v30 / TABLE).read_bytes()
+    (v30 / TABLE).write_bytes(data[: begin + 30])
+    shutil.rmtree(v30 / "meta" / "episodes")
+    repair(v30, tmp_path / "out")
+    assert stamps(tmp_path / "out") == whole((0, 6), (1, 9), (2, 5))
+
+
+def test_missing_metadata_are_rebuilt(v30, tmp_path):
+    for name in ("meta/stats.json", "meta/tasks.parquet"):
+        (v30 / name).unlink()
+    done = repair(v30, tmp_path / "out")
+    assert stamps(tmp_path / "out") == whole((0, 6), (1, 9), (2, 5), (3, 8))
+    assert demoreel.open(tmp_path / "out").tasks[0] == "do it"
+    assert done.is_clean, [f.code for f in done.after.findings]
+
+
+def test_info_is_rebuilt_from_tables_and_videos(v30, tmp_path):
+    old = demoreel.open(v30).info
+    (v30 / "meta" / "info.json").write_text("{")
+    done = repair(v30, tmp_path / "out")
+    new = demoreel.open(tmp_path / "out").info
+    assert new.fps == old.fps
+    assert {k: (f.dtype, f.shape) for k, f in new.features.items()} == {
+        k: (f.dtype, f.shape) for k, f in old.features.items()
+    }
+    assert stamps(tmp_path / "out") == whole((0, 6), (1, 9), (2, 5), (3, 8))
+    assert any("fps is 30" in sentence for sentence in done.mended)
+
+
+@pytest.mark.parametrize("layout", ["v2.0", "v2.1"], indirect=True)
+def test_a_video_that_is_missing_loses_its_episodes_only(dataset, tmp_path):
+    next(dataset.rglob("episode_000001.mp4")).unlink()
+    done = repair(dataset, tmp_path / "out")
+    assert stamps(tmp_path / "out") == whole((0, 6), (2, 5), (3, 8))
+    assert [lost.episode for lost in done.lost] == [1]
+    assert demoreel.open(tmp_path / "out").info.version == "v2.1"
+    assert done.is_clean, [f.code for f in done.after.findings]
+
+
+def test_a_video_without_its_end_keeps_what_is_there(v30, tmp_path):
+    video = next((v30 / "videos").rglob("*.mp4"))
+    moved = tmp_path / "front.mp4"
+    from demoreel.media.mp4 import read_description
+    from demoreel.media.mp4_write import PacketRun, write_packets
+    from demoreel.media.video import open_video
+
+    opened = open_video(video)
+    run = PacketRun(opened, np.arange(len(opened.index.offset)))
+    description = read_description(opened.file, name=str(video))
+    write_packets(moved, [run], description=description, fps=30)
+    index = open_video(moved).index
+    video.write_bytes(moved.read_bytes()[: int(index.offset[22]) + 5])  # 22 whole packets
+    done = repair(v30, tmp_path / "out")
+    assert stamps(tmp_path / "out") == [*whole((0, 6), (1, 9), (2, 5)), [(3, 0), (3, 1)]]
+    assert any("6 rows at its end have no pictures" in sentence for sentence in done.mended)
+
+
+def test_videos_under_another_folder_are_found(dataset, tmp_path):
+    (dataset / "videos").rename(dataset / "video")
+    done = repair(dataset, tmp_path / "out")
+    assert stamps(tmp_path / "out") == whole((0, 6), (1, 9), (2, 5), (3, 8))
+    assert done.is_clean, [f.code for f in done.after.findings]
+
+
+def test_orphan_rows_are_left_out(v30, tmp_path):
+    rows = pq.read_table(v30 / TABLE)
+    orphans = rows.slice(6, 9)
+    pq.write_table(pa.concat_tables([rows, orphans]), v30 / TABLE, row_group_size=100)
+    done = repair(v30, tmp_path / "out")
+    assert stamps(tmp_path / "out") == whole((0, 6), (1, 9), (2, 5), (3, 8))
+    assert "9 rows that no episode needs were left out" in done.mended
+    assert done.is_clean, [f.code for f in done.after.findings]
+
+
+@pytest.mark.parametrize("column", ["dataset_from_index", "length", "videos/KEY/from_timestamp"])
+def test_wrong_numbers_of_episodes_are_counted_anew(v30, tmp_path, column):
+    camera = demoreel.open(v30).info.cameras[0]
+    table = pq.read_table(v30 / EPISODES)
+    name = column.replace("KEY", camera)
+    values = table.column(name).to_pylist()
+    values[2] = values[2] + 3
+    place = table.column_names.index(name)
+    table = table.set_column(place, name, pa.array(values, table.column(name).type))
+    pq.write_table(table, v30 / EPISODES)
+    done = repair(v30, tmp_path / "out")
+    kept = stamps(tmp_path / "out")
+    everything = whole((0, 6), (1, 9), (2, 5), (3, 8))
+    assert kept == [episode for episode in everything if episode in kept]
+    assert len(kept) + len(done.lost) == 4
+    assert len(kept) == 4 or column.endswith("from_timestamp")
+
+
+def test_totals_and_splits_are_right_again(v30, tmp_path):
+    path = v30 / "meta" / "info.json"
+    raw = json.loads(path.read_text())
+    raw |= {"total_frames": 5, "total_episodes": 99, "splits": {"train": "0:3", "val": "2:9"}}
+    path.write_text(json.dumps(raw))
+    done = repair(v30, tmp_path / "out")
+    info = demoreel.open(tmp_path / "out").info
+    assert (info.total_frames, info.total_episodes) == (28, 4)
+    assert info.splits == {"train": "0:4"}
+    assert done.is_clean, [f.code for f in done.after.findings]
+
+
+def test_rows_around_a_damaged_row_group_are_kept(v30, tmp_path):
+    with pq.ParquetFile(v30 / TABLE) as parquet:
+        column = parquet.metadata.row_group(1).column(0)
+        first = column.dictionary_page_offset or column.data_page_offset
+        stop = first + column.total_compressed_size
+    data = bytearray((v30 / TABLE).read_bytes())
+    data[first:stop] = b"\xff" * (stop - first)
+    (v30 / TABLE).write_bytes(data)
+    done = repair(v30, tmp_path / "out")
+    assert stamps(tmp_path / "out") == whole((0, 6), (2, 5), (3, 8))
+    assert [lost.episode for lost in done.lost] == [1]
+
+
+def test_a_dry_run_writes_nothing(dataset, tmp_path):
+    before = contents(tmp_path)
+    done = repair(dataset, dry_run=True)
+    assert done.target is None
+    assert done.episodes == 4
+    assert contents(tmp_path) == before
+
+
+def test_nothing_to_save_is_an_error(v30, tmp_path):
+    shutil.rmtree(v30 / "data")
+    with pytest.raises(RepairError):
+        repair(v30, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["v30"]
+
+
+def test_arguments_that_make_no_sense(v30, tmp_path):
+    with pytest.raises(DatasetNotFoundError):
+        repair(tmp_path / "nowhere", tmp_path / "out")
+    with pytest.raises(ArgumentError):
+        repair(v30)
+    for target in (v30, v30 / "inside", tmp_path):
+        with pytest.raises(ArgumentError):
+            repair(v30, target)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(TargetExistsError):
+        repair(v30, tmp_path / "full")
+
+
+def test_in_place_keeps_the_old_one(v30, tmp_path):
+    before = contents(v30)
+    (v30 / "meta" / "stats.json").write_text("[")
+    damaged = contents(v30)
+    done = repair(v30, in_place=True)
+    old = tmp_path / "v30_old"
+    assert (done.source, done.target) == (old, v30)
+    assert contents(old) == damaged
+    assert stamps(v30) == whole((0, 6), (1, 9), (2, 5), (3, 8))
+    assert contents(v30)[TABLE] == before[TABLE]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["v30", "v30_old"]
+    with pytest.raises(TargetExistsError):
+        repair(v30, in_place=True)
+
+
+def test_in_place_leaves_a_recording_alone(v30):
+    with demoreel.resume(v30):
+        before = contents(v30)
+        with pytest.raises(DatasetBusyError):
+            repair(v30, in_place=True)
+        assert contents(v30) == before
+
+
+def test_a_full_disk_leaves_nothing(v30, mounted):
+    disk = mounted("64k")
+    with pytest.raises(DiskFullError):
+        repair(v30, disk / "out")
+    assert list(disk.iterdir()) == []
