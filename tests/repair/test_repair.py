@@ -292,3 +292,31 @@ def test_a_full_disk_leaves_nothing(v30, mounted):
     with pytest.raises(DiskFullError):
         repair(v30, disk / "out")
     assert list(disk.iterdir()) == []
+
+
+@pytest.fixture(params=["lance-video", "lance-native", "lance-frames"])
+def lance(request, v30, tmp_path):
+    codec = {"image_codec": "png"} if request.param == "lance-frames" else {}
+    demoreel.convert(v30, tmp_path / "lance", to=request.param, **codec)
+    return tmp_path / "lance"
+
+
+def test_lance_stays_lance(lance, tmp_path):
+    table = pq.read_table(lance / EPISODES)
+    pq.write_table(table.slice(0, 2), lance / EPISODES)  # the metadata forget two episodes
+    done = repair(lance, tmp_path / "out")
+    assert demoreel.open(tmp_path / "out").layout == demoreel.open(lance).layout
+    assert stamps(tmp_path / "out") == whole((0, 6), (1, 9), (2, 5), (3, 8))
+    assert not done.lost
+    assert done.is_clean, [f.code for f in done.after.findings]
+
+
+def test_rows_that_lance_has_deleted_are_lost(lance, tmp_path):
+    import lance as pylance
+
+    (table,) = (path for path in lance.glob("*.lance") if path.stem in ("frames", "v30"))
+    pylance.dataset(str(table)).delete("episode_index = 1")
+    done = repair(lance, tmp_path / "out")
+    assert stamps(tmp_path / "out") == whole((0, 6), (2, 5), (3, 8))
+    assert [lost.episode for lost in done.lost] == [1]
+    assert done.is_clean, [f.code for f in done.after.findings]

@@ -15,7 +15,7 @@ from demoreel.check.run import check
 from demoreel.check.thresholds import chosen
 from demoreel.edit.cut import cut
 from demoreel.edit.recompute import recompute
-from demoreel.edit.target_info import Layout
+from demoreel.edit.target_info import LAYOUTS, Layout
 from demoreel.errors import (
     ArgumentError,
     DatasetNotFoundError,
@@ -27,6 +27,7 @@ from demoreel.errors import (
 from demoreel.model import Feature, Info
 from demoreel.repair.decide import Decision, Lost, decide
 from demoreel.repair.features import settled_features
+from demoreel.repair.lance import extract
 from demoreel.repair.mended import Source, Written, write_mended
 from demoreel.repair.picture_stats import read_picture_stats
 from demoreel.repair.report import Repaired
@@ -39,7 +40,7 @@ from demoreel.storage.replace import finish_replacing, refuse_kept, replacing
 from demoreel.storage.writer_lock import WriterLock
 
 _HIDDEN = ".demoreel-repair-"
-_V2_ONLY = ("total_videos", "total_chunks")
+_NOT_INHERITED = ("total_videos", "total_chunks", "storage_format")
 
 
 def repair(
@@ -169,22 +170,25 @@ class _Work:
         self._before = before
         self._look = Look(root, chosen(None))
         self._mended: list[str] = []
-        for name in ("tables", "videos"):
+        self._unreadable: list[str] = []
+        for name in ("tables", "videos", "lance"):
             (scratch / name).mkdir()
-        self._files = self._look.files
         self._find()
         self.decision = self._decide()
 
     def _find(self) -> None:
         info = self._look.info
         declared: Mapping[str, Feature] = {} if info is None else info.features
+        self._at, files = self._root, self._look.files
+        if self._look.is_lance:
+            found = extract(self._look, self._scratch / "lance")
+            self._at, files, declared = found.root, found.files, found.features
+            self._unreadable += found.lost
         cameras = {key for key, feature in declared.items() if feature.is_video}
-        cameras |= cameras_on_disk(self._files)
-        self._tables = find_tables(self._root, self._files, declared, self._scratch / "tables")
+        cameras |= cameras_on_disk(files)
+        self._tables = find_tables(self._at, files, declared, self._scratch / "tables")
         self._fps = self._rate()
-        self._videos = find_videos(
-            self._root, self._files, cameras, self._fps, self._scratch / "videos"
-        )
+        self._videos = find_videos(self._at, files, cameras, self._fps, self._scratch / "videos")
         self._features = settled_features(declared, self._tables.tables, self._videos, self._mended)
         self._videos.of = {c: v for c, v in self._videos.of.items() if c in self._features}
 
@@ -219,6 +223,13 @@ class _Work:
             return self._look.is_v2
         return any("/episode_" in table.name for table in self._tables.tables)
 
+    @property
+    def _layout(self) -> Layout:
+        """The layout of the result: the source's, if cuts are written in it."""
+        if self._is_v2:
+            return "v2.1"
+        return next((one for one in LAYOUTS if one == self._look.layout), "v3.0")
+
     def _undecodable(self) -> dict[int, str]:
         """Return the episodes of which a look at every picture has found some that are none."""
         found: dict[int, str] = {}
@@ -238,7 +249,8 @@ class _Work:
             )
         folder = self._scratch / "mended"
         folder.mkdir()
-        as_is = not self.decision.lost and not self._is_v2
+        layout = self._layout
+        as_is = not self.decision.lost and layout == "v3.0"
         new = self._known()
         written = write_mended(new, self.decision, folder, link=not as_is)
         lost = sorted([*self.decision.lost, *written.lost], key=lambda one: one.episode)
@@ -251,7 +263,6 @@ class _Work:
                 stage.rmdir()
                 os.rename(folder, stage)
         else:
-            layout: Layout = "v2.1" if self._is_v2 else "v3.0"
             cut(folder).render(target, layout=layout, verify="full")
             let_go_of(folder)
         return written, lost
@@ -265,19 +276,21 @@ class _Work:
 
     def _known(self) -> Source:
         info = self._look.info
-        extra = {} if info is None else {k: v for k, v in info.extra.items() if k not in _V2_ONLY}
+        extra = (
+            {} if info is None else {k: v for k, v in info.extra.items() if k not in _NOT_INHERITED}
+        )
         new = Info.new(
             version="v3.0",
             fps=self._fps,
             features=self._features,
             robot_type=None if info is None else info.robot_type,
             splits={} if info is None else info.splits,
-            extra=extra,
+            extra={name: value for name, value in extra.items() if name not in _NOT_INHERITED},
         )
         tasks = self._look.tasks
         texts = {} if tasks is None else dict(zip(tasks.indices, tasks.texts, strict=True))
         return Source(
-            root=self._root,
+            root=self._at,
             info=new,
             tables=self._tables.tables,
             videos=self._videos,
@@ -320,7 +333,7 @@ class _Work:
             frames=sum(k.length for k in self.decision.kept) if written is None else written.frames,
             mended=(*sentences, *mended),
             lost=tuple(lost),
-            unreadable=(*found.lost, *self._videos.lost),
+            unreadable=(*self._unreadable, *found.lost, *self._videos.lost),
             copied=0 if written is None else written.copied,
             before=self._before,
             after=None if target is None else check(target),
