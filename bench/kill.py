@@ -1,26 +1,43 @@
 """Kill recordings at random instants and look at what they leave.
 
-    .venv/bin/python bench/kill.py [--rounds 1000] [--seed 0]
+    .venv/bin/python bench/kill.py [--rounds 1000] [--at-once 2] [--seed 0]
 
-Each round records into the same dataset, small episodes one after the other, is killed with
-SIGKILL, and every file is checked: all that `save_episode` returned from must be there, bit for
-bit, and at most the one episode more that was being saved. Ends with exit status 1 at the first
-round where something is not so.
+Each round goes on with a dataset where the one before was killed: it records small episodes one
+after the other, with encoders in processes of their own and files merged meanwhile, and is killed
+with SIGKILL. Then every file is looked at: all that `save_episode` returned from must be there,
+and at most the one episode more that was being saved; counts must agree in every metadata file;
+every row of numbers and every new picture must be the one that was recorded. Every fourth round
+records for longer, so that merges are killed, too. After some dozen episodes all pictures of the
+dataset are looked at, and a new one begins. Ends with exit status 1 at the first round where
+something is not so, and says how to repeat it.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from demoreel.testing.crash import check_whole, episodes_in, killed
 from demoreel.testing.crash_recording import begin_crash_recording, record_for_ever
 
-EPISODES_IN_ONE = 400  # then a new dataset: checking all of a long one takes longer than recording
+EPISODES_IN_ONE = 60  # then a new dataset: checking all of a long one takes longer than recording
+FEW, MANY = 4, 40  # episodes that a round may save before it is killed
+
+
+@dataclass
+class Count:
+    """What came of some rounds."""
+
+    rounds: int = 0
+    saved: int = 0
+    more: int = 0
+    datasets: int = 0
 
 
 def main() -> int:
@@ -29,34 +46,66 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--at-once", type=int, default=2, help="recordings side by side")
     options = parser.parse_args()
-    instant = random.Random(options.seed)
-    begin, saved, more, there, root = time.monotonic(), 0, 0, 0, Path()
+    begin = time.monotonic()
+    if options.at_once > 1:
+        return side_by_side(options)
     with tempfile.TemporaryDirectory(prefix="demoreel-kill-") as scratch:
-        for number in range(options.rounds):
-            if number == 0 or there > EPISODES_IN_ONE:
-                root, there = Path(scratch) / f"dataset-{number}", 0
-                begin_crash_recording(root)
-            reports = killed(
-                record_for_ever,
-                root,
-                options.seed + number,
-                reports=instant.randrange(4),
-                then=instant.uniform(0, 2),
-            )
-            safe = there + len(reports)
-            found = episodes_in(root, check=check_whole, pictures_from=max(0, there - 1))
-            if reports != list(range(there, safe)) or found not in (safe, safe + 1):
-                print(f"round {number}: {safe} were saved, {found} are there", file=sys.stderr)
-                return 1
-            saved, more, there = saved + len(reports), more + (found > safe), found
-            if number % 50 == 49:
-                print(f"{number + 1} rounds, {saved} episodes saved, none lost", file=sys.stderr)
+        count = kill_rounds(Path(scratch), options.rounds, options.seed)
+    if count is None:
+        return 1
     print(
-        f"{options.rounds} kills, {saved} episodes saved, 0 lost, {more} times the episode that "
-        f"was being saved is there too; {time.monotonic() - begin:.0f} s"
+        f"{count.rounds} kills, {count.saved} episodes saved in {count.datasets} datasets, 0 lost, "
+        f"{count.more} times the episode that was being saved is there too; "
+        f"{time.monotonic() - begin:.0f} s"
     )
     return 0
+
+
+def side_by_side(options: argparse.Namespace) -> int:
+    """Share the rounds out over processes; each has datasets of its own."""
+    lanes = []
+    for lane in range(options.at_once):
+        rounds = len(range(lane, options.rounds, options.at_once))
+        command = [sys.executable, __file__, "--at-once", "1", "--rounds", str(rounds)]
+        lanes.append(subprocess.Popen([*command, "--seed", str(options.seed + 100_000 * lane)]))
+    return max(lane.wait() for lane in lanes)
+
+
+def kill_rounds(scratch: Path, rounds: int, seed: int) -> Count | None:
+    """Kill so often; return what came of it, or None where something was lost."""
+    instant, count, there, root = random.Random(seed), Count(), 0, Path()
+    for number in range(rounds):
+        if number == 0 or there > EPISODES_IN_ONE:
+            if number and check_whole(root) != there:
+                return failed(number, seed, f"{there} were there, and a moment later are not")
+            root, there = scratch / f"dataset-{number}", 0
+            begin_crash_recording(root, cameras=1 + count.datasets % 2)
+            count.datasets += 1
+        most = MANY if number % 4 == 3 else FEW
+        reports = killed(
+            record_for_ever,
+            root,
+            seed + number,
+            reports=instant.randrange(most),
+            then=instant.uniform(0, 2),
+        )
+        safe = there + len(reports)
+        found = episodes_in(root, check=check_whole, pictures_from=max(0, there - 1))
+        if reports != list(range(there, safe)) or found not in (safe, safe + 1):
+            return failed(number, seed, f"{safe} were saved, {found} are there")
+        count.rounds, count.saved = number + 1, count.saved + len(reports)
+        count.more, there = count.more + (found > safe), found
+        if number % 10 == 9:
+            print(f"{number + 1} rounds, {count.saved} episodes, none lost", file=sys.stderr)
+    return count
+
+
+def failed(number: int, seed: int, what: str) -> None:
+    """Say what was lost, and how to see it again."""
+    print(f"round {number}: {what}", file=sys.stderr)
+    print(f"again: --at-once 1 --seed {seed} --rounds {number + 1}", file=sys.stderr)
 
 
 if __name__ == "__main__":

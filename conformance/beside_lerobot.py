@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import shutil
 import sys
 import tempfile
 import traceback
@@ -273,6 +274,97 @@ def workers(fixtures: Path) -> None:
                 for key, value in wanted.items():
                     equal = torch.equal if isinstance(value, torch.Tensor) else list.__eq__
                     assert equal(batch[key], value), (name, method, key)
+
+
+# ── Editing ───────────────────────────────────────────────────────────────────────────────────────
+
+EDITING = (
+    "add_features",
+    "convert_image_to_video_dataset",
+    "delete_episodes",
+    "merge_datasets",
+    "modify_features",
+    "modify_tasks",
+    "recompute_stats",
+    "reencode_dataset",
+    "remove_feature",
+    "split_dataset",
+)
+
+
+@check
+def editing_functions_take_the_same(fixtures: Path) -> None:
+    """Parameters and defaults are lerobot's; where the result goes may come on top."""
+    import inspect
+
+    from lerobot.datasets import aggregate, dataset_tools
+
+    from demoreel import torch as ours
+
+    theirs = {name: getattr(dataset_tools, name) for name in EDITING}
+    theirs["aggregate_datasets"] = aggregate.aggregate_datasets
+    for name, function in theirs.items():
+        wanted = inspect.signature(function).parameters
+        found = inspect.signature(getattr(ours, name)).parameters
+        assert list(found)[: len(wanted)] == list(wanted), name
+        for key, parameter in wanted.items():
+            assert found[key].default == parameter.default, (name, key)
+        assert set(list(found)[len(wanted) :]) <= {"output_dir", "repo_id"}, name
+
+
+@check
+def editing_functions_make_the_same(fixtures: Path) -> None:
+    """Results of both, without videos: lerobot would encode those again."""
+    import numpy as np
+    from lerobot.datasets import dataset_tools as theirs
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    from demoreel import torch as ours
+    from demoreel.testing import make_dataset
+
+    scratch = Path(tempfile.mkdtemp(prefix="editing-"))
+    lengths = [5, 7, 4, 6, 3]
+    make_dataset(scratch / "in", episodes=lengths, cameras=0, tasks=("pick", "place"), fps=10)
+    source = LeRobotDataset("me/in", root=scratch / "in")
+    entry = {"dtype": "float32", "shape": (1,), "names": None}
+    reward = np.linspace(0, 1, sum(lengths), dtype=np.float32)
+    added = {
+        "reward": (reward, entry),
+        "later": (lambda row, episode, frame: np.float32(row["timestamp"] + episode), entry),
+    }
+    splits = {"a": 0.45, "b": 0.2, "c": 0.2}
+    for name, change in {
+        "deleted": lambda tools, out: tools.delete_episodes(source, [0, 3], out),
+        "features": lambda tools, out: tools.modify_features(source, added, "action", out),
+        "merged": lambda tools, out: tools.merge_datasets([source, source], "me/all", out),
+        "split_a": lambda tools, out: tools.split_dataset(source, splits, out)["a"],
+        "split_b": lambda tools, out: tools.split_dataset(source, splits, out)["b"],
+        "split_c": lambda tools, out: tools.split_dataset(source, splits, out)["c"],
+    }.items():
+        mine, wanted = change(ours, scratch / name), change(theirs, scratch / f"{name}_lerobot")
+        same_dataset(mine, wanted, name)
+    copied = scratch / "tasks_lerobot"
+    shutil.copytree(scratch / "in", copied)
+    tasks = {"new_task": "x", "episode_tasks": {1: "y"}, "task_replacements": {"pick": "take"}}
+    wanted = theirs.modify_tasks(LeRobotDataset("me/in", root=copied), **tasks)
+    mine = ours.modify_tasks(source, **tasks, output_dir=scratch / "tasks")
+    assert mine.meta.episodes["tasks"] == list(wanted.meta.episodes["tasks"])
+    shutil.rmtree(scratch)
+
+
+def same_dataset(mine: Any, wanted: Any, name: str) -> None:
+    import numpy as np
+
+    assert len(mine) == len(wanted), name
+    assert mine.repo_id == wanted.repo_id, name
+    for index in range(len(wanted)):
+        item, other = mine[index], wanted[index]
+        del item["task_index"], other["task_index"]  # tasks are numbered as they come; texts count
+        same(item, other)
+    for key in ("observation.state", "reward"):
+        for kind in ("min", "max", "mean", "std") if key in wanted.meta.stats else ():
+            one, other = mine.meta.stats[key][kind], wanted.meta.stats[key][kind]
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, err_msg=f"{name} {key}")
 
 
 # ── The factory ───────────────────────────────────────────────────────────────────────────────────

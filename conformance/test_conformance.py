@@ -264,10 +264,34 @@ def as_lance(source: str, cases: dict[str, Kwargs], **layouts: dict[str, Any]) -
     ]
 
 
+def cut_of(source: str, layout: Any) -> Callable[[Path], None]:
+    """Write a cut of a dataset that was written before it."""
+
+    def write(folder: Path) -> None:
+        shortened(folder.parent / source).render(folder, layout=layout)
+
+    return write
+
+
+def edited_in_place(source: str, layout: Any) -> Callable[[Path], None]:
+    """Write the same cut as a new version of a Lance dataset."""
+
+    def write(folder: Path) -> None:
+        demoreel.cut(folder.parent / source).render(folder, layout=layout)
+        shortened(folder).render_in_place()
+
+    return write
+
+
+def shortened(dataset: Path) -> Any:
+    return demoreel.cut(dataset).delete(0).trim(3, 2, 9).retask({1: "another"})
+
+
 RECORDED = written_cases(20, FRONT, WRIST, "action")
 FEW_RECORDED = {case: RECORDED[case] for case in ("uint8", "windows")}
 RESUMED = {case: kitchen_cases()[case] for case in ("uint8", "episodes_and_windows")}
 
+CUT = {case: written_cases(30, FRONT, WRIST, "action")[case] for case in ("uint8", "windows")}
 VIDEO, NATIVE = {"to": "lance-video"}, {"to": "lance-native"}
 G1 = g1_cases()
 SUBJECTS = [
@@ -331,6 +355,22 @@ SUBJECTS = [
         video=VIDEO,
         native=NATIVE,
         frames={"to": "lance-frames", "image_codec": "webp-lossless"},
+    ),
+    Subject("cut", CUT, write=cut_of("two_cameras_in_many_files", "v3.0")),
+    *(
+        Subject(
+            f"cut_{name}",
+            CUT,
+            write=write("two_cameras_in_many_files", layout),
+            referee="cut",
+            opened_with=LeRobotLanceVideoDataset,
+        )
+        for name, write, layout in (
+            ("into_lance_video", cut_of, "lance-video"),
+            ("into_lance_native", cut_of, "lance-native"),
+            ("in_place_lance_video", edited_in_place, "lance-video"),
+            ("in_place_lance_native", edited_in_place, "lance-native"),
+        )
     ),
     *as_lance(
         "pictures_in_tables",

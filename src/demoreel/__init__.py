@@ -11,31 +11,47 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Literal
 
+    from demoreel.check.report import Report
+    from demoreel.check.run import check
     from demoreel.convert.by_other_names import convert_to_lance, convert_to_lance_video
     from demoreel.convert.report import ConvertReport
     from demoreel.convert.run import convert
     from demoreel.edit.cut import Cut
+    from demoreel.edit.difference import Difference
+    from demoreel.edit.versions import Version, checkout, tag, versions
     from demoreel.read.dataset import Dataset
     from demoreel.read.windows import Windows
     from demoreel.record import Recorder, create, resume
+    from demoreel.repair.report import Repaired
+    from demoreel.repair.run import repair
 
 __all__ = [
     "ConvertReport",
     "Dataset",
+    "Difference",
     "Recorder",
+    "Repaired",
+    "Report",
+    "Version",
     "__version__",
+    "check",
+    "checkout",
     "convert",
     "convert_to_lance",
     "convert_to_lance_video",
     "create",
     "cut",
+    "diff",
     "errors",
     "open",
     "record",
+    "repair",
     "resume",
+    "tag",
+    "versions",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -121,6 +137,55 @@ def cut(dataset: str | os.PathLike[str] | Dataset) -> Cut:
     return begin(dataset)
 
 
+def diff(
+    a: str | os.PathLike[str] | Dataset,
+    b: str | os.PathLike[str] | Dataset,
+    *,
+    match: Literal["position", "content"] = "position",
+    pixels: Literal["none", "sample", "all"] = "sample",
+    tolerance: float = 0.0,
+    pixel_tolerance: float = 0.0,
+    report: Callable[[float], None] | None = None,
+) -> Difference:
+    """Say where two datasets differ: metadata, rows, statistics, pictures; whatever their layouts.
+
+    Not compared: how the datasets lie on disk, and how pictures are encoded, but for what that does
+    to pixels. Of statistics, the last digits do not count.
+
+    Cost: reads all rows and all packets of video of both. Only pictures whose bytes differ are
+    decoded. Memory: 65,536 rows and a few pictures.
+
+    Args:
+        a: A dataset's folder, or one that is open: of one with chosen episodes, those.
+        b: The other.
+        match: Which episodes are compared: those at the same ``position``, or those with the same
+            rows (``content``), wherever they stand; what is left then is compared by position.
+        pixels: Where bytes of pictures differ: decode a few frames of each episode (``sample``), or
+            ``all``; with ``none``, pictures are not looked at.
+        tolerance: How far numbers may be apart.
+        pixel_tolerance: How far pixels may be, in levels of 255 (of depth, in millimetres).
+        report: Called with the share that is done.
+
+    Raises:
+        DatasetNotFoundError: One of them is not there.
+        MetadataError: Its metadata are broken.
+        TableError: A table is missing or damaged.
+        VideoError: A video is.
+        ArgumentError: An argument makes no sense.
+    """
+    from demoreel.edit.diff import diff as compare
+
+    return compare(
+        a,
+        b,
+        match=match,
+        pixels=pixels,
+        tolerance=tolerance,
+        pixel_tolerance=pixel_tolerance,
+        report=report,
+    )
+
+
 def _finish_recording(path: str | os.PathLike[str]) -> None:
     """Commit episodes that a recording had saved, but not encoded, when it was killed."""
     import os
@@ -134,27 +199,35 @@ def _finish_recording(path: str | os.PathLike[str]) -> None:
             finish_pending(Path(path))
 
 
+_ROOMS = ("check", "convert", "errors", "record", "repair")
+"""Modules that are public as they are; those that are named like a function can be called."""
+
+_PLACES = {
+    "ConvertReport": "convert.report",
+    "Dataset": "read.dataset",
+    "Difference": "edit.difference",
+    "Recorder": "record",
+    "Repaired": "repair.report",
+    "Report": "check.report",
+    "Version": "edit.versions",
+    "checkout": "edit.versions",
+    "convert_to_lance": "convert.by_other_names",
+    "convert_to_lance_video": "convert.by_other_names",
+    "create": "record",
+    "resume": "record",
+    "tag": "edit.versions",
+    "versions": "edit.versions",
+}
+"""Where the public names are that are loaded when they are first asked for."""
+
+
 def __getattr__(name: str) -> Any:
-    if name == "Dataset":
-        from demoreel.read.dataset import Dataset
-
-        return Dataset
-    if name == "ConvertReport":
-        from demoreel.convert.report import ConvertReport
-
-        return ConvertReport
-    if name in ("Recorder", "create", "resume"):
-        from demoreel import record
-
-        return getattr(record, name)
-    if name in ("convert_to_lance", "convert_to_lance_video"):
-        from demoreel.convert import by_other_names
-
-        return getattr(by_other_names, name)
-    if name in ("convert", "errors", "record"):  # the room "convert" can be called
+    if name in _ROOMS or name in _PLACES:
         import importlib
 
-        return importlib.import_module(f"demoreel.{name}")
+        if name in _ROOMS:
+            return importlib.import_module(f"demoreel.{name}")
+        return getattr(importlib.import_module(f"demoreel.{_PLACES[name]}"), name)
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 

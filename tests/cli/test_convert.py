@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,23 @@ def test_json(run, dataset, tmp_path):
     assert (tmp_path / "out" / "arm.lance").is_dir()
 
 
+def test_in_place(run, dataset, tmp_path):
+    shutil.copytree(dataset, tmp_path / "arm")
+    done = run("convert", tmp_path / "arm", "--to", "v2.1", "--in-place")
+    assert done.returncode == 0, done.stderr
+    assert f"is kept at {tmp_path / 'arm_old'}" in done.stderr
+    assert demoreel.open(tmp_path / "arm").layout == "v2.1"
+    assert demoreel.open(tmp_path / "arm_old").layout == "v3.0"
+
+
+def test_how_much_is_verified(run, dataset, tmp_path):
+    done = run("convert", dataset, tmp_path / "a", "--to", "v2.1", "--verify", "sample", "--json")
+    assert json.loads(done.stdout)["verified"]["rows"] > 0
+    done = run("convert", dataset, tmp_path / "b", "--to", "v2.1", "--verify", "none", "--json")
+    assert json.loads(done.stdout)["verified"] is None
+    assert run("convert", dataset, tmp_path / "c", "--to", "v2.1", "--verify", "x").returncode == 2
+
+
 def test_dry_run(run, dataset, tmp_path):
     done = run("convert", dataset, tmp_path / "out", "--to", "lance-native", "--dry-run", "--link")
     assert done.returncode == 0, done.stderr
@@ -42,7 +60,8 @@ def test_dry_run(run, dataset, tmp_path):
 
 def test_refusals_are_the_callers_fault(run, dataset, tmp_path):
     for options in (
-        ("--to", "v2.1"),
+        ("--to", "v2.0"),
+        ("--to", "v3.0", "--in-place"),
         ("--to", "lance-frames", "--image-codec", "source"),
         ("--to", "lance-frames", "--jpeg-quality", "0"),
         ("--to", "v3.0", "--link"),

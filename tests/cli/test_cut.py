@@ -196,3 +196,34 @@ def test_a_full_disk_is_said_before_anything_is_written(here, dataset, tmp_path)
     assert done.returncode == 1
     assert "MB are needed" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["huge"]
+
+
+def test_what_is_encoded_is_shown_and_done(here, dataset, tmp_path):
+    out = tmp_path / "out"
+    trim = ("cut", "trim", dataset, out, "--episode", "0", "--start", "1")
+    shown = json.loads(here(*trim, "--exact", "--dry-run", "--json").stdout)
+    assert {FRONT, WRIST} <= shown["encoded_frames"].keys()
+    form = (
+        "--vcodec",
+        "h264",
+        "--crf",
+        "20",
+        "-g",
+        "3",
+        "--preset",
+        "ultrafast",
+        "--camera",
+        WRIST,
+    )
+    assert (
+        f"{WRIST}: {sum(LENGTHS) - 1} frames to be encoded"
+        in here(*trim, *form, "--dry-run").stdout
+    )
+    assert here(*trim, *form, "--fps", "15").returncode == 0
+    result = demoreel.open(out)
+    assert result.fps == 15
+    said = result.features[WRIST].info
+    assert (said["video.codec"], said["video.crf"], said["video.g"]) == ("h264", 20, 3)
+    refused = here("cut", "trim", dataset, tmp_path / "no", "--idle", "--fps", "7")
+    assert refused.returncode != 0
+    assert "--vcodec" in refused.stderr

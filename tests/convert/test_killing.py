@@ -66,29 +66,35 @@ def nothing_is_visible(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("to", "stage"),
+    ("layout", "to", "stage"),
     [
-        ("lance-video", "finish"),
-        ("lance-native", "verify"),
-        ("lance-frames", "commit"),
-        ("v3.0", "verify"),
+        ("v3.0", "lance-video", "finish"),
+        ("v3.0", "lance-native", "verify"),
+        ("v3.0", "lance-frames", "commit"),
+        ("v3.0", "v3.0", "verify"),
+        ("v2.1", "v3.0", "finish"),
+        ("v2.0", "v2.1", "verify"),
+        ("v3.0", "v2.1", "commit"),
     ],
 )
-def test_killed_at_each_stage_and_resumed(make, tmp_path, to, stage, assert_same_items):
-    root, out = make("v3.0 videos"), tmp_path / "out"
+def test_killed_at_each_stage_and_resumed(make, tmp_path, layout, to, stage, assert_same_items):
+    root, out = make(f"{layout} videos"), tmp_path / "out"
     assert run(root, out, to, "kill at", stage) == (-signal.SIGKILL, "")
     assert nothing_is_visible(tmp_path)
     code, said = run(root, out, to)
     assert code == 0
     resumed, parts = map(int, said.split())
-    assert resumed == parts
+    if to != "v2.1" and layout == "v3.0":  # what a cut has done is noted when it is on disk, later
+        assert resumed == parts
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert_same_items(root, out)
 
 
-@pytest.mark.parametrize("to", ["lance-video", "lance-frames"])
-def test_killed_at_random_instants(make, tmp_path, to, assert_same_items):
-    root, out = make("v3.0 videos"), tmp_path / "out"
+@pytest.mark.parametrize(
+    ("layout", "to"), [("v3.0", "lance-video"), ("v3.0", "lance-frames"), ("v2.1", "v3.0")]
+)
+def test_killed_at_random_instants(make, tmp_path, layout, to, assert_same_items):
+    root, out = make(f"{layout} videos"), tmp_path / "out"
     moment, step = random.Random(to), 0.1
     for _ in range(30):
         code, said = run(root, out, to, "kill after", moment.uniform(0.02, step))
@@ -149,7 +155,18 @@ def test_two_conversions_to_the_same_folder(make, tmp_path, assert_same_items):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("to", ["lance-video", "lance-frames", "v3.0"])
+def test_a_part_that_was_damaged_after_a_kill_is_found(make, tmp_path):
+    root, out = make("v3.0 videos"), tmp_path / "out"
+    assert run(root, out, "v3.0", "kill at", "verify")[0] == -signal.SIGKILL
+    video = max(tmp_path.rglob("*.mp4"), key=lambda path: path.stat().st_size)
+    content = bytearray(video.read_bytes())
+    content[len(content) // 2] ^= 1
+    video.write_bytes(bytes(content))
+    assert run(root, out, "v3.0") == (1, "ConversionError")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("to", ["lance-video", "lance-frames", "v3.0", "v2.1"])
 def test_a_full_disk(make, tmp_path, to):
     limit = 1500 if to != "lance-frames" else 20_000
     assert run(make("v3.0 videos"), tmp_path / "out", to, "disk", limit) == (1, "DiskFullError")

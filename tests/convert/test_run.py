@@ -200,7 +200,8 @@ def test_v21_gets_the_metadata_of_v30(tmp_path):
     assert [row["success"] for row in rows] == [False, True]
     assert rows[1]["operator"] == {"name": "Ada", "n": 1}
     assert rows[1]["dataset_from_index"] == 3
-    assert rows[1]["videos/observation.images.cam0/file_index"] == 1
+    assert rows[1]["videos/observation.images.cam0/file_index"] == 0
+    assert rows[1]["videos/observation.images.cam0/from_timestamp"] == 3 / 30
     assert len(rows[0]["stats/action/mean"]) == 6
     assert (tmp_path / "out/meta/modality.json").read_text() == "{}"
     stats, before = demoreel.open(tmp_path / "out").stats, demoreel.open(root).stats
@@ -258,7 +259,11 @@ def test_videos_inside_lance_cannot_be_linked(make, tmp_path):
     ("kind", "options", "words"),
     [
         ("v3.0 images", {"to": "lance-video"}, "lance-frames"),
-        ("v3.0 videos", {"to": "v2.1"}, "lance-native"),
+        ("v3.0 videos", {"to": "v1.0"}, "lance-native"),
+        ("v3.0 videos", {"to": "v2.1", "link": True}, "link"),
+        ("v3.0 videos", {"to": "v2.1", "image_codec": "png"}, "lance-frames"),
+        ("v2.1 videos", {"to": "v3.0", "table_name": "x"}, "named"),
+        ("v3.0 videos", {"to": "lance-video", "verify": "some"}, "verify"),
         ("v3.0 videos", {"to": "lance-frames", "image_codec": "source"}, "videos"),
         ("v3.0 videos", {"to": "lance-frames", "jpeg_quality": 0}, "1 to 100"),
         ("v3.0 videos", {"to": "lance-frames", "jpeg_subsampling": 3}, "0, 1 or 2"),

@@ -35,4 +35,4 @@ def test_whatever_was_reported_is_there_after_a_kill(tmp_path, scratch):
     assert check_whole(root) == there + 1
     assert not (root / ".demoreel").exists()
     assert len(list(root.rglob("*.mp4"))) == 2
-    assert len(list(root.rglob("*.parquet"))) == 3
+    assert len(list(root.rglob("*.parquet"))) == 4  # rows, episodes, tasks, histograms

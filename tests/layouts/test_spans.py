@@ -170,3 +170,57 @@ def test_whatever_is_answered_is_inside_the_video_and_disjoint(lengths, data):
 def test_an_empty_video():
     spans = resolve([3, 4], [0.0, 0.1], None, [], 30)
     assert set(spans.problem) == {0, 1}
+
+
+# ── Videos filmed at a multiple of the dataset's rate ─────────────────────────────────────────────
+
+
+@given(lengths_lists, st.sampled_from([10, 15, 29.97, 30]), st.integers(2, 6), st.data())
+def test_every_so_many_frames(lengths, fps, step, data):
+    """Episodes lie one behind the other, with frames between them that are no one's."""
+    first, at = [], 0
+    for length in lengths:
+        at += data.draw(st.integers(0, 3))
+        first.append(at)
+        at += step * (length - 1) + 1
+    seconds = np.arange(at + data.draw(st.integers(0, 3))) / (fps * step)
+    begin = np.array(first) / (fps * step)
+    spans = resolve(lengths, begin, begin + np.array(lengths) / fps, seconds, fps)
+    assert spans.problem == {}
+    assert spans.first.tolist() == first
+    assert spans.step == step or sum(lengths) == len(seconds) or len(seconds) == 1
+
+
+def test_a_frame_for_every_row_is_read_by_counting_whatever_the_clock_says():
+    lengths, first, edges, _ = packed([7, 9, 4], 15)
+    spans = resolve(lengths, edges[:-1], edges[1:], np.arange(20) / 30, 15)
+    assert spans.step == 1
+    assert spans.first.tolist() == first.tolist()
+
+
+@pytest.mark.parametrize("shift", [0.5, 0.4])
+def test_a_start_between_frames_of_a_faster_video_is_refused(shift):
+    seconds = np.arange(60) / 30
+    spans = resolve([10, 10], [0, (20 + shift) / 30], None, seconds, 15)
+    assert set(spans.problem) == {1}
+    assert spans.first.tolist() == [0, -1]
+
+
+def test_a_faster_video_that_ends_too_soon_or_loses_frames_is_refused():
+    seconds = np.arange(60) / 30
+    assert set(resolve([10, 21], [0, 20 / 30], None, seconds, 15).problem) == {1}
+    lost = np.delete(np.arange(70) / 30, 27)
+    spans = resolve([10, 10, 10], [0, 20 / 30, 42 / 30], None, lost, 15)
+    assert set(spans.problem) == {1}
+    assert spans.first.tolist() == [0, -1, 41]
+
+
+def test_episodes_of_a_faster_video_that_overlap_are_refused():
+    seconds = np.arange(60) / 30
+    assert set(resolve([10, 10], [0, 10 / 30], None, seconds, 15).problem) == {0, 1}
+    assert set(resolve([10, 10], [0, 19 / 30], None, seconds, 15).problem) == set()
+
+
+def test_an_end_that_says_something_else_is_refused():
+    seconds = np.arange(60) / 30
+    assert set(resolve([10], [0.0], [1.5], seconds, 15).problem) == {0}

@@ -32,6 +32,7 @@ from demoreel.layouts.appending import (
     merged_stats,
     open_appender,
 )
+from demoreel.layouts.v3 import compact
 from demoreel.layouts.v3.compact import next_group
 from demoreel.layouts.v3.files import Place, Run
 from demoreel.media.encode import LOSSLESS_DEPTH, VideoEncoder, VideoSettings
@@ -251,7 +252,7 @@ def test_small_files_are_merged_while_episodes_come(appender, add):
     appender.close()
     assert check_whole(appender.root) == 26
     assert len(list(appender.root.rglob("*.mp4"))) == 2
-    assert len(list(appender.root.rglob("*.parquet"))) == 3
+    assert len(list(appender.root.rglob("*.parquet"))) == 4
     assert not (appender.root / ".demoreel").exists()
 
 
@@ -340,6 +341,8 @@ def test_sizes_and_chunks_are_kept_to(tmp_path, add):
         )
         assert names[-1] == "data/chunk-003/file-000.parquet"
         assert check_whole(appender.root) == 10
+        while appender.compact():  # comes to an end although no two tables fit into one
+            pass
         finish(appender)
         assert check_whole(appender.root) == 10
     sizes = [path.stat().st_size for path in appender.root.rglob("*.mp4")]
@@ -377,7 +380,7 @@ def test_files_of_an_earlier_session_are_merged_with_later_ones(appender, add):
             finish(later)
     assert check_whole(appender.root) == 5
     assert len(list(appender.root.rglob("*.mp4"))) == 2
-    assert len(list(appender.root.rglob("*.parquet"))) == 3
+    assert len(list(appender.root.rglob("*.parquet"))) == 4
 
 
 def test_the_work_of_merging_stays_bounded():
@@ -395,14 +398,43 @@ def test_the_work_of_merging_stays_bounded():
     assert max(run.size for run in runs) <= 200 << 20
 
 
+@pytest.mark.parametrize("episodes", [6, 20])
+def test_the_finish_takes_as_many_commits_for_few_episodes_as_for_many(appender, add, episodes):
+    add(appender, episodes)
+    commits = 0
+    while True:
+        with watch(appender.root) as cuts:
+            more = appender.compact(finish=True)
+            appender._wait_until_settled()
+        commits += sum("journal.json" in e and e.startswith("rename") for e in cuts.events)
+        if not more:
+            break
+    assert commits <= 3
+    assert check_whole(appender.root) == episodes
+    assert len(list((appender.root / "data").rglob("*.parquet"))) == 1
+
+
+def test_at_the_finish_only_so_much_is_copied_at_once(appender, add, monkeypatch):
+    add(appender, 6)
+    monkeypatch.setattr(compact, "_MOST_BYTES", 1)
+    steps = 0
+    while appender.compact(finish=True):
+        steps += 1
+        assert check_whole(appender.root) == 6
+    assert steps >= 3  # tables, and each camera
+    assert len(list((appender.root / "data").rglob("*.parquet"))) == 1
+
+
 def test_episode_14_takes_the_same_steps_as_episode_3(appender, scratch, add):
     add(appender, 3)
     counts = []
     for episode in (3, 14):
         add(appender, episode)
         draft = make_draft(appender, episode, scratch)
+        appender._wait_until_settled()
         with watch(appender.root) as cuts:
             appender.append(draft)
+            appender._wait_until_settled()
         counts.append(len(cuts.events))
     assert counts[0] == counts[1]
 
@@ -614,8 +646,10 @@ def test_a_disk_that_became_read_only(small_disk, add, scratch):
     with create_appender(root, crash_info()) as appender:
         add(appender, 2)
         draft = make_draft(appender, 2, scratch)
+        appender._wait_until_settled()
         with watch(root) as cuts:
             appender.append(draft)
+            appender._wait_until_settled()
     pending = [s for s in cuts.states if ".demoreel/journal.json" in s]
     states = {"first": pending[0], "last": pending[-1]}
     for name, state in states.items():
@@ -634,12 +668,16 @@ def test_every_state_that_a_power_cut_may_leave_is_whole(tmp_path, add, scratch,
     appender = create_appender(tmp_path / "dataset", crash_info(cameras=1))
     add(appender, 3)
     draft = make_draft(appender, 3, scratch)
+    appender._wait_until_settled()
     with watch(appender.root) as cuts:
         if work == "append":
             appender.append(draft)
+            returned = cuts.last
+            appender._wait_until_settled()
         else:
             finish(appender)
             appender.close()
+            returned = cuts.last
         last = cuts.last
     appender.close()
     expected = {3, 4} if work == "append" else {3}
@@ -649,6 +687,8 @@ def test_every_state_that_a_power_cut_may_leave_is_whole(tmp_path, add, scratch,
         found.add(check_whole(folder, pictures_from=2))
         shutil.rmtree(folder)
     assert found == expected
+    folder = cuts.build(returned, tmp_path / "cuts" / "returned")
+    assert check_whole(folder) == max(expected)
     folder = cuts.build(last, tmp_path / "cuts" / "last")
     assert check_whole(folder) == max(expected)
     with open_appender(folder) as after:

@@ -12,9 +12,9 @@ from demoreel.errors import ArgumentError, VideoError
 from demoreel.media import mp4_write
 from demoreel.media.encode import VideoEncoder, VideoSettings
 from demoreel.media.mp4 import read_description
-from demoreel.media.mp4_write import PacketRun, signature, write_packets
+from demoreel.media.mp4_write import PacketRun, SplicedVideo, signature, write_packets
 from demoreel.media.settings import exact_rate
-from demoreel.media.video import open_video
+from demoreel.media.video import index_video, open_video
 
 KINDS = {
     "h264": {"codec": "h264", "gop": 4},
@@ -137,3 +137,20 @@ def test_what_is_no_plain_mp4_has_no_description(tmp_path):
         container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     assert described(open_video(tmp_path / "in.mkv")) is None
+
+
+@pytest.mark.parametrize("kind", ["h264", "b_frames"])
+def test_a_spliced_video_reads_as_it_would_be_written(videos, kind, tmp_path):
+    video = videos[kind]
+    runs = [PacketRun(video, np.arange(8, 13)), PacketRun(video, np.arange(0, 8))]
+    spliced = SplicedVideo(runs, description=described(video), fps=30)
+    write_packets(tmp_path / "out.mp4", runs, description=described(video), fps=30)
+    written = (tmp_path / "out.mp4").read_bytes()
+    assert (spliced.frames, spliced.size) == (13, len(written))
+    assert spliced.read(0, spliced.size + 10) == written
+    for offset in (0, 1, 40, len(written) // 2, len(written) - 1, len(written), len(written) + 5):
+        assert spliced.read(offset, 700) == written[offset : offset + 700]
+    found, wanted = index_video(spliced, "spliced").index, open_video(tmp_path / "out.mp4").index
+    assert np.array_equal(found.offset, wanted.offset)
+    assert np.array_equal(found.seconds, wanted.seconds)
+    assert SplicedVideo(runs[:1], description=described(video), fps=30).identity != spliced.identity

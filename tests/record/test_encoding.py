@@ -12,6 +12,8 @@ import pytest
 from demoreel.errors import ArgumentError, UnknownKeyError, VideoError
 from demoreel.media.settings import LOSSLESS_DEPTH, LOSSLESS_DEPTH_16, VideoSettings
 from demoreel.record.encoding import Backlog, CameraEncoders, CameraPlan
+from demoreel.record.encoding.messages import Inbox
+from demoreel.record.encoding.worker import Worker
 
 CODECS = ["av1", "h264", "hevc", "vp9", "mpeg4"]
 
@@ -89,8 +91,32 @@ def test_a_discarded_episode_leaves_nothing(encoders, plans, filming):
     videos = encoders.finish_episode()
     filming.check(videos, plans, 2, 5)
     own = videos["front"].path.parent
+    filming.put(encoders, plans, 3, 1)  # until now the disk was left alone
+    encoders.discard_episode()
     filming.wait_until(lambda: set(work.iterdir()) <= before | {own})
-    assert sorted(own.iterdir()) == sorted(video.path for video in videos.values())
+    filming.wait_until(lambda: set(own.iterdir()) == {video.path for video in videos.values()})
+
+
+def test_an_episode_may_be_ended_before_it_is_finished(encoders, plans, filming):
+    with pytest.raises(ArgumentError, match="no pictures"):
+        encoders.end_episode()
+    filming.put(encoders, plans, 4, 2)
+    encoders.end_episode()
+    encoders.end_episode()
+    with pytest.raises(ArgumentError, match="ended"):
+        filming.put(encoders, plans, 4, 1, start=2)
+    filming.check(encoders.finish_episode(), plans, 4, 2)
+
+
+def test_an_encoder_that_rests_hears_the_bell(plans):
+    bell, ring = os.pipe()
+    messages, tell = os.pipe()
+    worker = Worker(Inbox(messages), bell, tell, plans[0], None, fps=30, threads=1)
+    os.write(ring, b"!!")
+    worker._rest(3600)
+    worker._rest(0)  # heard once is enough
+    for handle in (bell, ring, messages, tell):
+        os.close(handle)
 
 
 def test_finishing_again_gives_the_same_videos_until_the_next_picture(encoders, plans, filming):

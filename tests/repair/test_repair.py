@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -320,3 +321,74 @@ def test_rows_that_lance_has_deleted_are_lost(lance, tmp_path):
     assert stamps(tmp_path / "out") == whole((0, 6), (2, 5), (3, 8))
     assert [lost.episode for lost in done.lost] == [1]
     assert done.is_clean, [f.code for f in done.after.findings]
+
+
+def test_deep_leaves_out_what_does_not_decode(tmp_path):
+    from demoreel.testing.defects import DEFECTS, make_base
+
+    defect = DEFECTS["packet_of_noise"]
+    root = make_base(defect.on, tmp_path / "ds")
+    defect.damage(root)
+    bad = {f.where.episode for f in demoreel.check(root, deep=True).of("picture-undecodable")}
+    assert len(bad) == 1
+    assert not repair(root, tmp_path / "quick").lost
+    done = repair(root, tmp_path / "deep", deep=True)
+    assert {lost.episode for lost in done.lost} == bad
+    assert not demoreel.check(tmp_path / "deep", deep=True).of("picture-undecodable")
+
+
+# What fuzzing found
+
+
+def test_pictures_are_not_guessed_where_an_episode_before_is_lost(tmp_path):
+    source = make_dataset(
+        tmp_path / "ds", episodes=[5, 3, 6], data_files_size_in_mb=0.001, video_files_size_in_mb=0.001
+    )  # fmt: skip
+    (source / EPISODES).write_bytes(b"PAR1")
+    (source / TABLE).write_bytes(b"")
+    with pytest.raises(RepairError):
+        repair(source, tmp_path / "mended")
+
+
+def test_pictures_are_not_guessed_where_rows_before_are_lost(tmp_path):
+    source = make_dataset(tmp_path / "ds", episodes=[6, 4, 5], gop=1)
+    (source / EPISODES).write_bytes(b"PAR1")
+    table = pq.read_table(source / TABLE)
+    pq.write_table(pa.concat_tables([table.slice(0, 4), table.slice(6)]), source / TABLE)
+    done = repair(source, tmp_path / "mended")
+    assert [lost.episode for lost in done.lost] == [1, 2]
+    assert stamps(tmp_path / "mended") == [[(0, frame) for frame in range(4)]]
+
+
+def test_pictures_are_not_guessed_where_a_video_before_is_lost(tmp_path):
+    source = make_dataset(tmp_path / "ds", episodes=[5, 3, 6], video_files_size_in_mb=0.001)
+    (source / EPISODES).write_bytes(b"PAR1")
+    (source / "videos/observation.images.cam0/chunk-000/file-000.mp4").write_bytes(b"")
+    with pytest.raises(RepairError):
+        repair(source, tmp_path / "mended")
+
+
+def test_a_pipe_in_a_files_place_is_passed_over(tmp_path):
+    source = make_dataset(tmp_path / "ds", episodes=[5, 3], layout="v2.1")
+    for name in ("data/chunk-000/episode_000001.parquet", "meta/episodes_stats.jsonl"):
+        (source / name).unlink()
+        os.mkfifo(source / name)
+    done = repair(source, tmp_path / "mended")
+    assert [lost.episode for lost in done.lost] == [1]
+    assert done.is_clean
+
+
+def test_half_a_character_comes_through(tmp_path):
+    source = make_dataset(tmp_path / "ds", episodes=[3])
+    info = json.loads((source / "meta/info.json").read_text())
+    (source / "meta/info.json").write_text(json.dumps({**info, "note": "\ud800"}))
+    assert repair(source, tmp_path / "mended").is_clean
+    assert demoreel.open(tmp_path / "mended").info.extra["note"] == "\ud800"
+
+
+def test_a_video_whose_last_box_says_too_much_is_lost_or_kept_but_no_crash(tmp_path):
+    source = make_dataset(tmp_path / "ds", episodes=[4, 4], layout="v2.1")
+    video = source / "videos/chunk-000/observation.images.cam0/episode_000001.mp4"
+    video.write_bytes(video.read_bytes()[:-200])
+    done = repair(source, tmp_path / "mended")
+    assert [lost.episode for lost in done.lost] == [1]

@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 
-from demoreel.errors import DatasetBusyError, MetadataError
+from demoreel.errors import DatasetBusyError, MetadataError, UnsafePathError
 from demoreel.storage import journal
 from demoreel.storage.journal import clear_staging, is_pending, roll_back, roll_forward, transaction
 from demoreel.storage.settled import settled
@@ -97,6 +97,105 @@ def test_every_state_that_a_power_cut_may_leave_is_old_or_new(root, tmp_path):
     assert found[-1] == "new"
 
 
+def test_putting_in_place_leaves_only_old_or_new_states(root, tmp_path):
+    lock = WriterLock(root)
+    durable = set()
+    with watch(root) as cuts:
+        changes = change(root)
+        changes.put_in_place()
+        assert state(root) == "new"
+        early = cuts.last
+        changes.settle(durable)
+        last = cuts.last
+    lock.release()
+    assert state(root) == "new"
+    assert not is_pending(root)
+    assert not any((root / ".demoreel").glob("staging-*"))
+    found = []
+    for number, left in enumerate([*cuts.states, early, last]):
+        folder = cuts.build(left, tmp_path / str(number))
+        found.append(settled(folder, lambda folder=folder: state(folder)))
+    assert set(found) == {"old", "new"}
+    assert found[-2:] == ["new", "new"]
+
+
+def add_file(root, name, durable):
+    """Commit one file; return the folders that were forced to disk when it was put in place."""
+    with transaction(root) as changes:
+        changes.new(name).write_text("new")
+        changes.record()
+    forced = []
+    with watch(root) as cuts:
+        original = os.fsync
+
+        def note(handle):
+            forced.append(os.readlink(f"/proc/self/fd/{handle}"))
+            original(handle)
+
+        os.fsync = note
+        try:
+            changes.put_in_place()
+            changes.settle(durable)
+        finally:
+            os.fsync = original
+        assert (cuts.last or {}).get(name) == b"new"
+    return {os.path.relpath(path, root) for path in forced}
+
+
+def test_folders_that_are_on_disk_are_not_forced_again(root):
+    durable = set()
+    with WriterLock(root):
+        assert add_file(root, "data/chunk-000/a", durable) == {"data/chunk-000", "data", "."}
+        assert add_file(root, "data/chunk-000/b", durable) == {"data/chunk-000"}
+        assert add_file(root, "data/chunk-001/a", durable) == {"data/chunk-001", "data", "."}
+
+
+def test_a_folder_of_a_commit_that_failed_is_forced_with_those_above_it(root):
+    """Nobody can say whether its entry is on disk."""
+    (root / "data" / "chunk-000").mkdir(parents=True)
+    with WriterLock(root):
+        assert add_file(root, "data/chunk-000/a", set()) == {"data/chunk-000", "data", "."}
+
+
+def test_a_folder_that_was_removed_and_made_again_is_forced(root):
+    durable = set()
+    with WriterLock(root):
+        add_file(root, "data/chunk-000/a", durable)
+        (root / "data/chunk-000/a").unlink()
+        (root / "data/chunk-000").rmdir()
+        assert add_file(root, "data/chunk-000/a", durable) == {"data/chunk-000", "data"}
+
+
+def test_what_was_forced_before_is_not_forced_again(root):
+    with WriterLock(root), transaction(root) as changes:
+        changes.new("data/a").write_text("new")
+        with watch(root) as cuts:
+            changes.force()
+            assert [event.split()[0] for event in cuts.events] == ["fsync"]
+            changes.new("data/b").write_text("new")
+            changes.record()
+        # The other file, the staging folder, the record and its folder.
+        assert [event.split()[0] for event in cuts.events].count("fsync") == 1 + 4
+        roll_forward(root)
+
+
+def test_a_forked_child_commits_too(root):
+    """Its parent's threads are not there to force anything to disk."""
+    with WriterLock(root):
+        change(root)
+        roll_forward(root)
+    child = os.fork()
+    if child == 0:
+        with WriterLock(root), transaction(root) as changes:
+            changes.new("data/b").write_text("of the child")
+            changes.record()
+            changes.put_in_place()
+            changes.settle(set())
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (root / "data" / "b").read_text() == "of the child"
+
+
 def test_contents_come_before_the_record_and_the_record_before_the_steps(root):
     with WriterLock(root), watch(root) as cuts:
         change(root)
@@ -153,6 +252,42 @@ def test_a_strangers_record_stays_inside_the_dataset(root, final):
     with pytest.raises(MetadataError, match="cannot be used"):
         settled(root, lambda: None)
     assert (root.parent / "outside").exists()
+
+
+@pytest.mark.parametrize("staged", [None, "0000.txt"])
+def test_a_strangers_record_does_not_follow_links_out(root, staged):
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("mine")
+    (root / "away").symlink_to(outside)
+    staging = root / ".demoreel" / "staging-0123456789ab"
+    staging.mkdir(parents=True)
+    (staging / "0000.txt").write_text("evil")
+    steps = [["away/precious", staged, 4, zlib.crc32(b"evil"), True]]
+    content = json.dumps({"staging": staging.name, "steps": steps})
+    record = {"format": 1, "check": zlib.crc32(content.encode()), "content": content}
+    (root / ".demoreel" / "journal.json").write_text(json.dumps(record))
+    with pytest.raises(MetadataError, match="leads out of the dataset"):
+        settled(root, lambda: None)
+    assert (outside / "precious").read_text() == "mine"
+
+
+def test_a_lock_does_not_follow_links_out(root):
+    outside = root.parent / "outside"
+    outside.write_text("precious")
+    (root / ".demoreel").mkdir()
+    (root / ".demoreel" / "lock").symlink_to(outside)
+    with pytest.raises(OSError, match="symbolic links"):
+        WriterLock(root)
+    assert outside.read_text() == "precious"
+    (root / ".demoreel" / "lock").unlink()
+    (root / ".demoreel").rmdir()
+    folder = root.parent / "folder"
+    folder.mkdir()
+    (root / ".demoreel").symlink_to(folder)
+    with pytest.raises(UnsafePathError):
+        WriterLock(root)
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1, "check": 0, "content": "{}"}'])

@@ -200,3 +200,13 @@ def test_a_folder_is_let_go_of(path, tmp_path):
     handles = {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
     assert os.path.realpath(path) not in handles
     assert os.path.realpath(beside) in handles
+
+
+def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    before = open_handles()
+    with pytest.raises(OSError, match="no regular file"):
+        open_file(tmp_path / "pipe")
+    with pytest.raises(OSError, match="no regular file"):
+        local.refuse_special("/dev/zero")
+    assert open_handles() == before

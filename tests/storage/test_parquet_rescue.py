@@ -115,3 +115,4 @@ def test_another_schema_finds_nothing():
     data, _ = written([5, 7])
     fewer = pa.schema([field for field in SCHEMA if field.name != "matrix"])
     assert rescue_rows(data, fewer, width=WIDTH) is None
+    assert rescue_rows(data, pa.schema([]), width=WIDTH) is None

@@ -13,14 +13,19 @@ import typer
 
 import demoreel
 from demoreel.cli.bench import bench
+from demoreel.cli.check import check
 from demoreel.cli.convert import convert
 from demoreel.cli.cut import app as cut_verbs
+from demoreel.cli.diff import diff
 from demoreel.cli.episodes import episodes
 from demoreel.cli.frame import frame
 from demoreel.cli.info import info
 from demoreel.cli.output import paint_error, printable
 from demoreel.cli.record import record
+from demoreel.cli.repair import repair
 from demoreel.cli.sql import sql
+from demoreel.cli.stats import stats
+from demoreel.cli.versions import checkout, tag, versions
 from demoreel.errors import ArgumentError, DemoreelError, OutOfRangeError, TargetExistsError
 
 # Plain help starts three times faster than a decorated one, and reads the same when piped.
@@ -30,8 +35,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _verb in (info, episodes, frame, bench, sql, convert, record):
+for _verb in (info, episodes, frame, bench, sql, stats, convert, record, diff, check, repair):
     app.command()(_verb)
+for _command in (versions, tag, checkout):
+    app.command()(_command)
 app.add_typer(cut_verbs)
 
 # Typer releases carry click's exceptions with them or import them; either way this is their base.
@@ -84,7 +91,8 @@ def run(arguments: Sequence[str]) -> int:
     except (DemoreelError, OSError) as error:
         if debug:
             traceback.print_exc()
-        return _fail(_report(error), as_json, 2 if isinstance(error, _CALLERS_FAULT) else 1)
+        fault = isinstance(error, _CALLERS_FAULT) or list(arguments[:1]) in (["diff"], ["check"])
+        return _fail(_report(error), as_json, 2 if fault else 1)  # of those, 1 is an answer
 
 
 def _usage_report(error: Any) -> dict[str, Any]:

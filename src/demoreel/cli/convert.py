@@ -31,12 +31,20 @@ def convert(
         typer.Argument(metavar="SOURCE", help="The dataset's folder.", show_default=False),
     ],
     target: Annotated[
-        Path, typer.Argument(metavar="TARGET", help="The folder to make.", show_default=False)
-    ],
+        Path | None,
+        typer.Argument(metavar="[TARGET]", help="The folder to make.", show_default=False),
+    ] = None,
+    *,
     to: Annotated[
-        Literal["lance-video", "lance-frames", "lance-native", "v3.0"],
+        Literal["lance-video", "lance-frames", "lance-native", "v3.0", "v2.1"],
         typer.Option("--to", help="The layout to convert to.", show_default=False),
     ],
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place", help="Put the result in SOURCE's place; that is called SOURCE_old then."
+        ),
+    ] = False,
     table_name: Annotated[
         str | None,
         typer.Option(
@@ -65,13 +73,34 @@ def convert(
         int,
         typer.Option("--jpeg-subsampling", metavar="N", help="0: 4:4:4, 1: 4:2:2, 2: 4:2:0."),
     ] = 2,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            help="Of v2.1: encode anew the group of pictures that an episode begins inside of.",
+        ),
+    ] = False,
+    picture_stats: Annotated[
+        bool,
+        typer.Option(
+            "--picture-stats/--no-picture-stats",
+            help="Of v3.0 and v2.1: compute missing statistics of pictures by decoding them.",
+        ),
+    ] = True,
+    skip_missing: Annotated[
+        bool,
+        typer.Option("--skip-missing", help="Leave out episodes of v2.x whose files are missing."),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the dataset at TARGET.")
     ] = False,
     verify: Annotated[
-        bool,
-        typer.Option("--verify/--no-verify", help="Compare what was written with the source."),
-    ] = True,
+        Literal["full", "sample", "none"],
+        typer.Option("--verify", help="How much to compare with the source before it is shown."),
+    ] = "full",
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="The same as --verify none.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, write nothing.")
     ] = False,
@@ -88,7 +117,7 @@ def convert(
     """Write the dataset at SOURCE in another layout to TARGET.
 
     TARGET appears whole and verified, or not at all; SOURCE is only read. After a kill the same
-    command goes on where it was.
+    command goes on where it was. With --in-place there is no TARGET.
     """
     import demoreel
 
@@ -98,13 +127,17 @@ def convert(
             source,
             target,
             to=to,
+            in_place=in_place,
             table_name=table_name,
             overwrite=overwrite,
             link=link,
             image_codec=image_codec,
             jpeg_quality=jpeg_quality,
             jpeg_subsampling=jpeg_subsampling,  # type: ignore[arg-type]  # the codec checks it
-            verify=verify,
+            exact=exact,
+            picture_stats=picture_stats,
+            skip_missing=skip_missing,
+            verify="none" if no_verify else verify,
             dry_run=dry_run,
             jobs=jobs,
             progress=show,
@@ -153,6 +186,11 @@ def _tell(out: Output, report: ConvertReport) -> None:
         what.append(f"pictures as {report.image_codec}")
     did = "would write" if report.dry_run else "wrote"
     out.note(f"{did} {report.target} as {report.to}: {', '.join(what)}")
+    for note in report.notes:
+        out.note(note)
+    if report.kept is not None:
+        would = "would be kept" if report.dry_run else "is kept"
+        out.note(f"what was there {would} at {report.kept}")
     if report.linked:
         out.note(f"its videos lie in {report.source} still: keep that folder where it is")
     if report.dry_run:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from demoreel.cli.cut_form import FormChoices
 from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
 from demoreel.cli.output import Column, Output, count, size
 from demoreel.errors import ArgumentError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from demoreel.edit.plan import Plan
     from demoreel.edit.render import Rendered
     from demoreel.run.task import Engine
+
+    Cuts = Mapping[Path, Cut] | Mapping[Path | None, Cut]
 
 app = typer.Typer(
     name="cut",
@@ -33,6 +36,16 @@ _FILES_SHOWN = 40
 
 Target = Annotated[
     Path, typer.Argument(metavar="OUT", help="The folder to make.", show_default=False)
+]
+TargetOrNone = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="OUT", help="The folder to make; none with --in-place.", show_default=False
+    ),
+]
+InPlace = Annotated[
+    bool,
+    typer.Option("--in-place", help="Make a new version of the Lance dataset itself; no OUT."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and write nothing.")]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes to use.")]
@@ -62,7 +75,8 @@ VerifyName = Annotated[
     ),
 ]
 LayoutName = Annotated[
-    Literal["v3.0", "v2.1"], typer.Option("--layout", help="How OUT is to lie on disk.")
+    Literal["v3.0", "v2.1", "lance-video", "lance-native", "lance-frames"],
+    typer.Option("--layout", help="How OUT is to lie on disk."),
 ]
 Together = Annotated[
     Literal["strict", "common", "union"],
@@ -71,9 +85,10 @@ Together = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
+class _Work(FormChoices):
     """How a verb is to do its work: the options that all of them have."""
 
+    in_place: InPlace = False
     dry_run: DryRun = False
     jobs: Jobs = 1
     engine: EngineName = "local"
@@ -86,15 +101,24 @@ class _Work:
     quiet: Quiet = False
     debug: Debug = False
 
-    def do(self, cuts: dict[Path, Cut]) -> None:
+    def do(self, wanted: Cuts) -> None:
         """Show the plans, or render; of several, all are planned before the first is rendered."""
         out = Output(json=self.json, quiet=self.quiet, debug=self.debug)
+        if self.in_place:
+            self._do_in_place(out, next((m for t, m in wanted.items() if t is None), None))
+            return
+        cuts = {target: made for target, made in wanted.items() if target is not None}
+        if len(cuts) < len(wanted):
+            raise ArgumentError(
+                "Where is the result to be written?",
+                hint="give a folder OUT; or --in-place, if the dataset lies in Lance",
+            )
         engine, shard = _engine(self.engine, self.jobs, self.address), _shard(self.shard)
         if self.save is not None:
             _save(cuts, self.save)
         plans = {}
         if self.dry_run or len(cuts) > 1:
-            plans = {target: made.plan(layout=self.layout) for target, made in cuts.items()}
+            plans = {target: made.plan(**self._form) for target, made in cuts.items()}
         if self.dry_run:
             _show_plans(out, plans)
             return
@@ -104,17 +128,45 @@ class _Work:
                 done.append(
                     made.render(
                         target,
-                        layout=self.layout,
                         engine=engine,
                         shard=shard,
                         verify=self.verify,
                         report=report,
+                        **self._form,
                     )
                 )
         _show_results(out, done)
 
+    def _do_in_place(self, out: Output, made: Cut | None) -> None:
+        """Make a new version of the source, or show what that would be."""
+        from demoreel.edit.plan import make_plan
+        from demoreel.edit.target_info import Form
 
-def _verb(make: Callable[..., dict[Path, Cut]]) -> Callable[..., dict[Path, Cut]]:
+        if made is None:
+            raise ArgumentError(
+                "With --in-place nothing is written elsewhere, and only one dataset is changed.",
+                hint="leave OUT out; split, merge and apply write new datasets",
+            )
+        if Form(**self._form) != Form() or self.shard is not None or self.jobs > 1:
+            raise ArgumentError(
+                "--in-place changes rows and metadata, in this process: no layout, codec, rate, "
+                "jobs or shard can be chosen.",
+                hint="leave them out, or write a new dataset",
+            )
+        if self.save is not None:
+            made.save(self.save)
+        if self.dry_run:
+            root = Path(made.cutlist.sources[0].path)
+            _show_plans(out, {root: make_plan(made.cutlist, in_place=True)})
+            return
+        _show_results(out, [made.render_in_place(verify=self.verify)])
+
+    @property
+    def _form(self) -> dict[str, Any]:
+        return {"layout": self.layout, **self.chosen()}
+
+
+def _verb(make: Callable[..., Cuts]) -> Callable[..., Cuts]:
     """Make a verb of a function that returns cuts: with the options of all, and what they do."""
     options = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
@@ -128,8 +180,8 @@ def _verb(make: Callable[..., dict[Path, Cut]]) -> Callable[..., dict[Path, Cut]
         work.do(make(**given))
 
     free = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own.parameters.values()]
-    hints = get_type_hints(make, globals(), include_extras=True, localns={"Cut": Any})
-    hints |= get_type_hints(_Work, globals(), include_extras=True)
+    hints = get_type_hints(make, globals(), include_extras=True, localns={"Cuts": Any})
+    hints |= get_type_hints(_Work, include_extras=True)
     every = [p.replace(annotation=hints[p.name]) for p in (*free, *options)]
     run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in every}
@@ -140,11 +192,12 @@ def _verb(make: Callable[..., dict[Path, Cut]]) -> Callable[..., dict[Path, Cut]
 @_verb
 def delete(
     path: DatasetPath,
-    out: Target,
+    *,
+    out: TargetOrNone = None,
     episodes: Annotated[
         str, typer.Option("--episodes", "-e", metavar="LIST", help="E.g. 3,40,77 or 0:10,90.")
     ],
-) -> dict[Path, Cut]:
+) -> Cuts:
     """Leave episodes out."""
     made = _begun(path).delete(_numbers(episodes))
     return {out: made}
@@ -153,7 +206,8 @@ def delete(
 @_verb
 def select(
     path: DatasetPath,
-    out: Target,
+    *,
+    out: TargetOrNone = None,
     where: Annotated[
         str | None,
         typer.Option(
@@ -173,7 +227,7 @@ def select(
             "--episodes", "-e", metavar="LIST", help="Only these, so ordered.", show_default=False
         ),
     ] = None,
-) -> dict[Path, Cut]:
+) -> Cuts:
     """Take the episodes that meet a condition, perhaps in another order."""
     made = _begun(path)
     if episodes is not None:
@@ -186,7 +240,8 @@ def select(
 @_verb
 def trim(
     path: DatasetPath,
-    out: Target,
+    *,
+    out: TargetOrNone = None,
     episode: Annotated[
         int | None,
         typer.Option("--episode", "-e", metavar="N", help="Which one.", show_default=False),
@@ -205,7 +260,7 @@ def trim(
     key: Annotated[
         str, typer.Option("--key", metavar="KEY", help="For --idle: the feature that moves.")
     ] = "action",
-) -> dict[Path, Cut]:
+) -> Cuts:
     """Keep only a stretch of an episode, or only where something moves."""
     if not idle and (episode is None or (start is None and stop is None)):
         raise ArgumentError("trim needs --episode with --start or --stop, or --idle.")
@@ -220,7 +275,8 @@ def trim(
 @_verb
 def tasks(
     path: DatasetPath,
-    out: Target,
+    *,
+    out: TargetOrNone = None,
     set_: Annotated[
         str | None,
         typer.Option("--set", metavar="TEXT", help="One task for all.", show_default=False),
@@ -233,7 +289,7 @@ def tasks(
         list[str] | None,
         typer.Option("--episode", "-e", metavar="N=TEXT", help="Likewise.", show_default=False),
     ] = None,
-) -> dict[Path, Cut]:
+) -> Cuts:
     """Give tasks other texts."""
     made = _begun(path)
     if set_ is None and not replace and not episode:
@@ -251,7 +307,8 @@ def tasks(
 @_verb
 def features(
     path: DatasetPath,
-    out: Target,
+    *,
+    out: TargetOrNone = None,
     remove: Annotated[
         list[str] | None,
         typer.Option("--remove", metavar="KEY", help="May be repeated.", show_default=False),
@@ -269,7 +326,7 @@ def features(
             show_default=False,
         ),
     ] = None,
-) -> dict[Path, Cut]:
+) -> Cuts:
     """Remove, rename and add features."""
     if not remove and not rename and not add:
         raise ArgumentError("features needs --remove, --rename or --add.")
@@ -291,7 +348,7 @@ def merge(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="The folder to make.")],
     together: Together = "strict",
-) -> dict[Path, Cut]:
+) -> Cuts:
     """Put datasets one behind the other."""
     made = _begun(paths[0]).merge(*paths[1:], features=together)
     return {out: made}
@@ -319,7 +376,7 @@ def split(
         int | None,
         typer.Option("--seed", help="Shuffle before shares are taken.", show_default=False),
     ] = None,
-) -> dict[Path, Cut]:
+) -> Cuts:
     """Split into several datasets, OUT/NAME each."""
     wanted = dict(_part(text) for text in parts or []) or None
     found = _begun(path).split(wanted, by=by, seed=seed)
@@ -334,7 +391,7 @@ def apply(
         Path, typer.Argument(metavar="LIST", help="A cut list (--save).", show_default=False)
     ],
     out: Target,
-) -> dict[Path, Cut]:
+) -> Cuts:
     """Render a cut list that lies in a file."""
     from demoreel.edit.cut import load
 
@@ -388,6 +445,10 @@ def _show_plans(out: Output, plans: dict[Path, Plan]) -> None:
     for facts in found:
         said = f"{count(facts['episodes'], 'episode')}, {count(facts['frames'], 'frame')}"
         out.line(f"{facts['path']}: {said}, {size(facts['bytes'])}")
+        for camera, frames in facts["encoded_frames"].items():
+            out.line(f"  {camera}: {count(frames, 'frame')} to be encoded")
+        for camera, clips in facts["black_clips"].items():
+            out.line(f"  {camera}: {count(clips, 'episode')} to be black")
         files = facts["files"]
         rows = [(file["path"], size(file["bytes"])) for file in files[:_FILES_SHOWN]]
         out.table([Column("file"), Column("bytes", right=True)], rows)
@@ -396,8 +457,7 @@ def _show_plans(out: Output, plans: dict[Path, Plan]) -> None:
 
 
 def _plan_facts(plan: Plan, target: Path) -> dict[str, Any]:
-    files = [{"path": t.path(plan.info), "bytes": t.size} for t in plan.tables]
-    files += [{"path": v.path(plan.info), "bytes": v.size} for v in plan.videos]
+    files = _files(plan, target)
     clips = [
         {"source": c.source, "episode": c.episode, "start": c.start, "stop": c.stop}
         for c in plan.clips
@@ -412,7 +472,24 @@ def _plan_facts(plan: Plan, target: Path) -> dict[str, Any]:
     }
 
 
+def _files(plan: Plan, target: Path) -> list[dict[str, Any]]:
+    """Return the tables and videos that a plan writes; of Lance, the tables that they go to."""
+    from demoreel.edit.lance_result import tables_for
+
+    lance = tables_for(plan.layout, target.name, plan.info)
+    if lance is None:
+        files = [{"path": t.path(plan.info), "bytes": t.size} for t in plan.tables]
+        return files + [{"path": v.path(plan.info), "bytes": v.size} for v in plan.videos]
+    in_place = str(target) == plan.cutlist.sources[0].path
+    frames = plan.readers[0].data_file(0) if in_place else lance.frames
+    files = [{"path": frames, "bytes": sum(t.size for t in plan.tables)}]
+    if plan.videos:
+        files.append({"path": str(lance.videos), "bytes": sum(v.size for v in plan.videos)})
+    return files
+
+
 def _facts(done: Rendered) -> dict[str, Any]:
+    version = {} if done.version is None else {"version": done.version}
     return {
         "path": str(done.path),
         "episodes": done.episodes,
@@ -420,6 +497,7 @@ def _facts(done: Rendered) -> dict[str, Any]:
         "bytes": done.bytes,
         "resumed": done.resumed,
         "committed": done.committed,
+        **version,
     }
 
 
@@ -433,7 +511,8 @@ def _show_results(out: Output, done: list[Rendered]) -> None:
             out.line(f"{each.path}: {size(each.bytes)} written; other shards and commit follow")
             continue
         said = f"{count(each.episodes, 'episode')}, {count(each.frames, 'frame')}"
-        out.line(f"{each.path}: {said}, {size(each.bytes)} written")
+        named = "" if each.version is None else f" in version {each.version}"
+        out.line(f"{each.path}: {said}{named}, {size(each.bytes)} written")
         if each.resumed:
             out.note(f"{count(each.resumed, 'file')} had been written before")
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from demoreel.convert.compare import compare_copy
 from demoreel.convert.metadata import write_meta
 from demoreel.convert.plan import Plan, RowPart, VideoPart
 from demoreel.convert.progress import Meter
@@ -63,7 +64,12 @@ class LanceTarget:
         """Write one part of the videos and return what to note of it."""
         if self._plan.link:
             return self._link(part)
-        blobs = lance_write.BlobPart(self._videos, BYTES_COLUMN, watch=self._meter.add_bytes)
+        blobs = lance_write.BlobPart(
+            self._videos,
+            BYTES_COLUMN,
+            watch=self._meter.add_bytes,
+            check=compare_copy if self._plan.verify == "full" else None,
+        )
         try:
             opened = []
             for video in part.videos:
@@ -122,7 +128,7 @@ class LanceTarget:
             yield len(rows), {key: plan.reader.encoded(rows, key) for key in cameras}
 
     def finish(self, done: Mapping[str, list[str]]) -> None:
-        """Make the tables of the parts, index them, and write ``meta/``.
+        """Make the tables of the parts, and write ``meta/``.
 
         Args:
             done: What was noted of each part.
@@ -130,18 +136,21 @@ class LanceTarget:
         plan = self._plan
         rows = [text for part in plan.row_parts for text in done[part.name]]
         lance_write.commit_table(self._frames, self._schema, rows)
-        lance_write.add_index(self._frames, "episode_index", "BTREE")
-        lance_write.add_index(self._frames, "task_index", "BITMAP")
         if plan.to == "lance-video" or plan.video_parts:
             videos = [text for part in plan.video_parts for text in done[part.name]]
             native = plan.to == "lance-native"
             schema = lance_write.with_blobs(self._writer.VIDEOS, BYTES_COLUMN, ranges=native)
             lance_write.commit_table(self._videos, schema, videos)
-            if videos:
-                lance_write.add_index(self._videos, "video_key", "BITMAP")
         write_meta(plan.reader, plan.raw_info, plan.numbers, self._folder)
         if plan.to == "lance-native":
             self._copy_meta()
+
+    def add_indices(self) -> None:
+        """Index the tables, for queries; they are whole without that."""
+        lance_write.add_index(self._frames, "episode_index", "BTREE")
+        lance_write.add_index(self._frames, "task_index", "BITMAP")
+        if self._plan.video_parts:
+            lance_write.add_index(self._videos, "video_key", "BITMAP")
 
     def _copy_meta(self) -> None:
         table = self._folder / "meta.lance"

@@ -26,6 +26,8 @@ _V2_FILES = {
     "stats.json",
     "episodes_stats.jsonl",
 }
+_MADE = {*_V2_FILES, "tasks.parquet", "demoreel.json"}
+_MADE_FOLDERS = {"episodes", "demoreel"}
 _V2_ONLY = {"total_videos", "total_chunks"}
 _STORAGE = "storage_format"
 
@@ -39,7 +41,7 @@ def target_info(reader: Reader, to: str) -> dict[str, Any]:
     if reader.info.version.startswith("v2"):
         raw = _upgraded(reader.info).to_json()
     else:
-        raw = dict(read_json(reader.root / "meta" / "info.json"))
+        raw = dict(read_json(reader.meta / "info.json"))
     raw.pop(_STORAGE, None)
     if to == "lance-native":
         raw[_STORAGE] = "lance"
@@ -103,7 +105,7 @@ def write_meta(
         MetadataError: The source's metadata are broken.
         OSError: The disk is full or not writable.
     """
-    source, meta = reader.root / "meta", folder / "meta"
+    source, meta = reader.meta, folder / "meta"
     shutil.rmtree(meta, ignore_errors=True)  # of a conversion that was killed here
     v2 = reader.info.version.startswith("v2")
     for path in sorted(source.rglob("*")):
@@ -121,6 +123,20 @@ def write_meta(
     else:
         _drop_video_columns(meta, raw)
     write_json(meta / "info.json", raw)
+
+
+def carry_other_files(reader: Reader, folder: Path) -> None:
+    """Copy the files of other programs into a result's ``meta/`` (``modality.json`` and such).
+
+    Raises:
+        OSError: The disk is full or not writable.
+    """
+    for path in sorted(reader.meta.rglob("*")):
+        place = path.relative_to(reader.meta)
+        known = str(place) in _MADE or place.parts[0] in _MADE_FOLDERS
+        if path.is_file() and not known and not place.parts[0].startswith("."):
+            (folder / "meta" / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / "meta" / place)
 
 
 def _whole_stats(reader: Reader) -> Stats | None:
@@ -166,7 +182,7 @@ def _write_episodes(reader: Reader, numbers: Mapping[str, np.ndarray], path: Pat
 
 def _episode_stats(reader: Reader) -> dict[str, pa.Array]:
     """Return v2.1's statistics of each episode, as columns; none if they are not complete."""
-    path = reader.root / "meta" / "episodes_stats.jsonl"
+    path = reader.meta / "episodes_stats.jsonl"
     if not path.exists():
         return {}
     by_episode = {

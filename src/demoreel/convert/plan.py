@@ -9,20 +9,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
 from demoreel.convert.metadata import target_info
+from demoreel.convert.options import Options, To, Verify
 from demoreel.convert.source import SourceVideo, episode_numbers, identity, list_videos, portions
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
-from demoreel.media.picture_encode import CodecName, PictureCodec, Subsampling
+from demoreel.media.picture_encode import PictureCodec
 from demoreel.model import Info
-
-To = Literal["lance-video", "lance-frames", "lance-native", "v3.0"]
-"""The layouts that are written."""
 
 _FORMAT = 1  # of what is written; a change makes half-written conversions begin anew
 _PART_BYTES = (64 << 20, 1 << 30)  # of video, smallest and largest
@@ -74,6 +72,7 @@ class Plan:
         numbers: Where each episode lies in it.
         codec: How lance-frames' pictures are encoded; None for other layouts.
         link: Whether videos stay where they are.
+        verify: How much is compared with the source.
         video_parts: Its videos.
         row_parts: Its rows, in order.
         source_identity: Changes when a file of the source does.
@@ -89,6 +88,7 @@ class Plan:
     numbers: Mapping[str, np.ndarray]
     codec: PictureCodec | None
     link: bool
+    verify: Verify
     video_parts: tuple[VideoPart, ...]
     row_parts: tuple[RowPart, ...]
     source_identity: str
@@ -115,32 +115,19 @@ class Plan:
         return int(sum(start[stop] - start[first] for first, stop in part.runs))
 
 
-def make_plan(
-    source: Path,
-    target: Path,
-    *,
-    to: To,
-    table_name: str | None,
-    link: bool,
-    image_codec: CodecName | None,
-    jpeg_quality: int,
-    jpeg_subsampling: Subsampling,
-) -> Plan:
+def make_plan(source: Path, target: Path, options: Options) -> Plan:
     """Open the source, refuse what cannot be, and plan the rest.
 
     Raises:
         ArgumentError: The source cannot become that, or the options do not go together.
         DemoreelError: The source is not readable.
     """
-    if to not in get_args(To):
-        raise ArgumentError(
-            f"There is no layout {to!r} to convert to.", hint=f"one of {', '.join(get_args(To))}"
-        )
+    to, link = options.to, options.link
     reader = open_reader(source)
-    _refuse_overlap(source, target)
-    codec = _codec(reader, to, image_codec, jpeg_quality, jpeg_subsampling)
+    refuse_overlap(source, target)
+    codec = _codec(reader, options)
     _refuse_impossible(reader, to, link)
-    table = _table_name(source, to, table_name)
+    table = _table_name(source, to, options.table_name)
     raw = target_info(reader, to)
     info = Info.from_json(raw, where=str(target / "meta" / "info.json"))
     numbers = episode_numbers(reader, info)
@@ -156,10 +143,11 @@ def make_plan(
         numbers=numbers,
         codec=codec,
         link=link,
+        verify=options.verify,
         video_parts=tuple(_video_parts(videos)),
         row_parts=tuple(_row_parts(reader, to, info, numbers)),
         source_identity=seen,
-        fingerprint=_fingerprint(seen, to, table, link, str(codec)),
+        fingerprint=_fingerprint(seen, to, table, link, str(codec), options.verify),
     )
 
 
@@ -167,7 +155,12 @@ def _fingerprint(*what: object) -> str:
     return hashlib.sha256(json.dumps([_FORMAT, *what]).encode()).hexdigest()
 
 
-def _refuse_overlap(source: Path, target: Path) -> None:
+def refuse_overlap(source: Path, target: Path) -> None:
+    """Refuse to write into the source, or around it.
+
+    Raises:
+        ArgumentError: The target is the source, lies inside it, or holds it.
+    """
     here, there = Path(os.path.realpath(source)), Path(os.path.realpath(target))
     if here == there:
         raise ArgumentError("Source and target are the same folder.", path=target)
@@ -183,18 +176,13 @@ def _refuse_overlap(source: Path, target: Path) -> None:
         )
 
 
-def _codec(
-    reader: Reader, to: To, name: CodecName | None, quality: int, subsampling: Subsampling
-) -> PictureCodec | None:
-    if to != "lance-frames":
-        if name is not None:
-            raise ArgumentError(
-                f"image_codec is for lance-frames; {to} keeps pictures and videos as they are.",
-                hint="leave it out",
-            )
+def _codec(reader: Reader, options: Options) -> PictureCodec | None:
+    if options.to != "lance-frames":
+        refuse_codec(options)
         return None
     filmed = [key for key in reader.info.cameras if not reader.in_tables(key)]
-    codec = PictureCodec(name or ("jpeg" if filmed else "source"), quality, subsampling)
+    name = options.image_codec or ("jpeg" if filmed else "source")
+    codec = PictureCodec(name, options.jpeg_quality, options.jpeg_subsampling)
     if codec.name == "source" and filmed:
         raise ArgumentError(
             f"The pictures of {filmed[0]!r} lie in videos: there are no source pictures to keep.",
@@ -202,6 +190,19 @@ def _codec(
             dataset=reader.root,
         )
     return codec
+
+
+def refuse_codec(options: Options) -> None:
+    """Refuse to encode pictures anew where they stay as they are.
+
+    Raises:
+        ArgumentError: A codec is asked for.
+    """
+    if options.image_codec is not None:
+        raise ArgumentError(
+            f"image_codec is for lance-frames; {options.to} keeps pictures and videos as they are.",
+            hint="leave it out",
+        )
 
 
 def _refuse_impossible(reader: Reader, to: To, link: bool) -> None:

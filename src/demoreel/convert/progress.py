@@ -87,6 +87,13 @@ class Meter:
         with self._lock:
             self._bytes += count
 
+    def reach(self, share: float) -> None:
+        """Set how much of the stage is done, and say so."""
+        frames, size = self._totals
+        with self._lock:
+            self._frames, self._bytes = int(share * frames), int(share * size)
+        self.tell()
+
     def check(self) -> None:
         """Raise ``Stopped`` when the conversion is being given up."""
         if self._stop.is_set():

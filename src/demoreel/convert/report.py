@@ -51,6 +51,9 @@ class ConvertReport:
         seconds: How long it took.
         verified: What was compared; None without verification.
         dry_run: Whether nothing was written.
+        kept: Where the source lies now, if it was converted in place.
+        notes: What else is worth knowing: episodes that were left out or have other numbers,
+            statistics that were computed or are missing.
     """
 
     source: Path
@@ -70,7 +73,10 @@ class ConvertReport:
     seconds: float
     verified: Verified | None
     dry_run: bool
+    kept: Path | None = None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
-        return {**asdict(self), "source": str(self.source), "target": str(self.target)}
+        paths = {"source": str(self.source), "target": str(self.target)}
+        return {**asdict(self), **paths, "kept": None if self.kept is None else str(self.kept)}

@@ -1,46 +1,46 @@
-"""``demoreel.convert``: plan, write, finish, verify, commit."""
+"""``demoreel.convert``: which way to go, where the result goes, and what a full disk means."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from demoreel.convert.lance_target import LanceTarget, row_schema
-from demoreel.convert.plan import Plan, To, make_plan
-from demoreel.convert.progress import Meter, Report, Stopped
-from demoreel.convert.report import ConvertReport, Verified
-from demoreel.convert.source import identity
-from demoreel.convert.staging import Staging, check_target, staging
-from demoreel.convert.v3_target import V3Target
-from demoreel.convert.verify import verify as verified
-from demoreel.errors import ArgumentError, ConversionError, DiskFullError
+from demoreel.convert.by_copying import convert_by_copying
+from demoreel.convert.by_cutting import convert_by_cutting, is_a_cut
+from demoreel.convert.options import Options, To, Verify, verification
+from demoreel.convert.progress import Report
+from demoreel.convert.report import ConvertReport
+from demoreel.errors import ArgumentError, DiskFullError
+from demoreel.layouts.detect import open_reader
 from demoreel.media.picture_encode import CodecName, Subsampling
 from demoreel.storage.no_room import NO_ROOM
+from demoreel.storage.replace import finish_replacing, refuse_kept, replacing
+from demoreel.storage.writer_lock import WriterLock
 
-_TELL_EVERY = 0.1  # seconds
-_MOST_COPIES = 4  # at a time: more only make a disk seek
 _TERMINATED = 128 + signal.SIGTERM
 
 
 def convert(
     source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None = None,
     *,
     to: To,
+    in_place: bool = False,
     table_name: str | None = None,
     overwrite: bool = False,
     link: bool = False,
     image_codec: CodecName | None = None,
     jpeg_quality: int = 95,
     jpeg_subsampling: Subsampling = 2,
-    verify: bool = True,
+    exact: bool = False,
+    picture_stats: bool = True,
+    skip_missing: bool = False,
+    verify: Verify | bool = "full",
     dry_run: bool = False,
     jobs: int | None = None,
     progress: Report | None = None,
@@ -53,14 +53,16 @@ def convert(
 
     Cost: videos are copied at the speed of the disk, without a look at their pictures; for
     lance-frames every picture is decoded and encoded, on all cores. Memory stays below 1 GB.
-    Verification reads everything once more.
+    Verification reads everything once more, most of it while the disk writes.
 
     Args:
         source: A dataset of any layout that demoreel reads.
         target: The folder to make; there may be an empty one.
         to: ``lance-video`` (numbers in one table, the videos as they are in another),
             ``lance-frames`` (a table with an encoded picture per camera in every row),
-            ``lance-native`` (what lerobot reads itself) or ``v3.0``.
+            ``lance-native`` (what lerobot reads itself), ``v3.0`` or ``v2.1``.
+        in_place: Instead of ``target``: put the result in the source's place, when it is verified.
+            The source is called ``NAME_old`` then.
         table_name: Of lance-video and lance-frames, the table's name; the source folder's by
             default.
         overwrite: Replace a dataset that is there. It stays until the new one is whole.
@@ -71,9 +73,15 @@ def convert(
             ``source`` if no camera is a video, else ``jpeg``.
         jpeg_quality: 1 to 100.
         jpeg_subsampling: 0 is 4:4:4, 1 is 4:2:2, 2 is 4:2:0.
-        verify: Compare what was written with the source before it is shown.
+        exact: Of v2.1: where an episode begins inside a group of pictures, encode that group anew,
+            so that its video has its own frames and no more. Such episodes are refused otherwise.
+        picture_stats: Of v3.0 and v2.1 made of v2.x: where statistics of pictures are missing,
+            decode all pictures of that camera and compute them. False leaves them out.
+        skip_missing: Of v3.0 and v2.1 made of v2.x: leave episodes out whose files are missing.
+        verify: Compare what was written with the source before it is shown: all rows and all bytes
+            of pictures (``full``, True), some of them (``sample``) or nothing (``none``, False).
         dry_run: Check everything and say what would be done; write nothing.
-        jobs: Threads; every core by default.
+        jobs: Threads, or for v3.0 and v2.1 processes; by default as many as it pays to use.
         progress: Called now and then with a ``Progress``, in the calling thread.
 
     Returns:
@@ -81,124 +89,74 @@ def convert(
 
     Raises:
         ArgumentError: The source cannot become that, or options do not go together.
-        TargetExistsError: There is something at ``target``.
+        TargetExistsError: There is something at ``target``, or at ``NAME_old``.
         MetadataError: Two features would share a column in Lance.
+        VideoError: A video is missing or broken.
+        FrameMismatchError: An episode begins inside a group of pictures, and v2.1 is wanted.
         ConversionError: What was written is not what the source holds.
         DiskFullError: There is no room.
-        DatasetBusyError: Another conversion to the same folder is running.
+        DatasetBusyError: Another conversion to the same folder is running; or, in place, the
+            dataset is being recorded to.
         DemoreelError: The source is not readable.
     """
-    began = time.monotonic()
-    if jobs is not None and (not isinstance(jobs, int) or jobs < 1):
-        raise ArgumentError(f"jobs must be at least 1, not {jobs!r}.")
-    here, there = Path(source), Path(os.path.abspath(target))
-    plan = make_plan(
-        here,
-        there,
+    options = Options(
         to=to,
         table_name=table_name,
+        overwrite=overwrite,
         link=link,
         image_codec=image_codec,
         jpeg_quality=jpeg_quality,
         jpeg_subsampling=jpeg_subsampling,
+        exact=exact,
+        picture_stats=picture_stats,
+        skip_missing=skip_missing,
+        verify=verification(verify),
+        dry_run=dry_run,
+        jobs=jobs,
+        progress=progress,
     )
-    if plan.to != "v3.0":
-        row_schema(plan)  # refuses features that Lance cannot hold before anything is made
-    check_target(there, overwrite=overwrite)
-    if dry_run:
-        return _report(plan, began, dry_run=True)
-    with (
-        _room_on_disk(there),
-        _terminable(),
-        staging(there, plan.fingerprint, overwrite=overwrite) as stage,
-    ):
-        meter = Meter(progress, frames=plan.frames, video_bytes=plan.video_bytes)
-        resumed = len(stage.done)
-        work = _Work(plan, stage, meter, jobs or os.cpu_count() or 1)
-        work.write()
-        found = work.verify() if verify else None
-        meter.begin("commit")
-        size = _size_on_disk(stage.dataset)
-        stage.commit()
-    return _report(plan, began, resumed=resumed, size=size, found=found)
+    if in_place:
+        if target is not None or overwrite or link:
+            raise ArgumentError(
+                "A conversion in place has no target, overwrites nothing and links nothing.",
+                hint="leave target, overwrite and link out",
+            )
+        return _in_place(Path(source), options)
+    if target is None:
+        raise ArgumentError("Where to?", hint="give a target, or in_place=True (--in-place)")
+    return _convert(Path(source), Path(os.path.abspath(target)), options)
 
 
-class _Work:
-    """The threads of one conversion."""
+def _convert(source: Path, target: Path, options: Options) -> ConvertReport:
+    with _room_on_disk(target), _terminable():
+        if is_a_cut(source, options):
+            return convert_by_cutting(source, target, options)
+        return convert_by_copying(source, target, options)
 
-    def __init__(self, plan: Plan, stage: Staging, meter: Meter, jobs: int) -> None:
-        self._plan = plan
-        self._stage = stage
-        self._meter = meter
-        self._jobs = jobs
-        self._target: LanceTarget | V3Target = (
-            V3Target(plan, stage.dataset, meter)
-            if plan.to == "v3.0"
-            else LanceTarget(plan, stage.dataset, meter, threads=jobs)
+
+def _in_place(source: Path, options: Options) -> ConvertReport:
+    root = Path(os.path.abspath(source))
+    old = root.with_name(f"{root.name}_old")
+    if root.is_symlink() or os.path.ismount(root):
+        raise ArgumentError(
+            "A link, or where a disk is mounted, cannot be replaced in place.",
+            hint="name the folder itself, or give a target",
+            path=root,
         )
-
-    def write(self) -> None:
-        """Write the parts that are not there yet, then tables and metadata."""
-        done, plan = self._stage.done, self._plan
-        self._target.clear_unfinished(done)
-        rows = [part for part in plan.row_parts if part.name not in done]
-        videos = [part for part in plan.video_parts if part.name not in done]
-        with self._pools() as (copies, single):
-            work = [single.submit(self._part, self._target.write_rows, part) for part in rows]
-            work += [copies.submit(self._part, self._target.write_videos, p) for p in videos]
-            self._wait(work)
-        self._meter.begin("finish")
-        self._target.finish(done)
-
-    def _part(self, write: Callable[[Any], list[str]], part: Any) -> None:
-        self._meter.check()
-        self._stage.note(part.name, write(part))
-
-    def verify(self) -> Verified:
-        """Read everything back and compare it with the source.
-
-        Raises:
-            ConversionError: Something is not the same, or the source has changed meanwhile.
-        """
-        self._meter.begin("verify")
-        with self._pools() as (copies, single):
-            work: Future[Verified] = single.submit(
-                verified, self._plan, self._stage.dataset, self._meter, copies
-            )
-            self._wait([work])
-        if identity(self._plan.reader.root) != self._plan.source_identity:
-            raise ConversionError(
-                "The source has changed while it was converted.",
-                hint="convert it again when nobody writes to it",
-                dataset=self._plan.reader.root,
-            )
-        return work.result()
-
-    @contextmanager
-    def _pools(self) -> Iterator[tuple[ThreadPoolExecutor, ThreadPoolExecutor]]:
-        """Yield threads that copy, and one for what happens in order; all stop if one fails."""
-        with (
-            ThreadPoolExecutor(min(self._jobs, _MOST_COPIES), "demoreel-copy") as copies,
-            ThreadPoolExecutor(1, "demoreel-rows") as single,
-        ):
-            try:
-                yield copies, single
-            except BaseException:
-                self._meter.stop()
-                for pool in (single, copies):
-                    pool.shutdown(wait=False, cancel_futures=True)
-                raise
-
-    def _wait(self, work: list[Future[Any]]) -> None:
-        """Wait for threads, and tell the caller now and then how far they are."""
-        pending = set(work)
-        while pending:
-            done, pending = wait(pending, timeout=_TELL_EVERY, return_when=FIRST_COMPLETED)
-            failed = [error for future in done if (error := future.exception())]
-            if failed:
-                # One that was stopped because another failed is not the one to tell of.
-                raise next((e for e in failed if not isinstance(e, Stopped)), failed[0])
-            self._meter.tell()
+    finish_replacing(root)
+    refuse_kept(old)
+    open_reader(root)  # finishes what a dead recorder had begun, which the lock would keep out
+    if options.dry_run:
+        beside = root.with_name(f".{root.name}.replace") / "new"
+        return replace(_convert(root, beside, options), target=root, kept=old)
+    lock = WriterLock(root)
+    try:
+        with replacing(root, keep=old) as new:
+            report = _convert(root, new, options)
+        lock.follow(old)
+    finally:
+        lock.release(remove=True)
+    return replace(report, target=root, kept=old)
 
 
 @contextmanager
@@ -234,37 +192,3 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _size_on_disk(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _report(
-    plan: Plan,
-    began: float,
-    *,
-    dry_run: bool = False,
-    resumed: int = 0,
-    size: int = 0,
-    found: Verified | None = None,
-) -> ConvertReport:
-    return ConvertReport(
-        source=plan.reader.root,
-        target=plan.target,
-        source_layout=plan.reader.layout,
-        to=plan.to,
-        table=plan.table or None,
-        episodes=len(plan.reader.episodes),
-        frames=plan.frames,
-        videos=len(plan.videos),
-        video_bytes=sum(part.size for part in plan.video_parts),
-        linked=plan.link,
-        image_codec=None if plan.codec is None else str(plan.codec),
-        parts=len(plan.row_parts) + len(plan.video_parts),
-        resumed_parts=resumed,
-        bytes_written=size,
-        seconds=round(time.monotonic() - began, 3),
-        verified=found,
-        dry_run=dry_run,
-    )

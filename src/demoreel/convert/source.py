@@ -11,11 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from demoreel.edit.recent_rows import rows_of_source
+from demoreel.errors import ConversionError
 from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.lance_out import FiledVideo
 from demoreel.model import DEFAULT_FEATURES, Info
 
 _MB = 1024 * 1024
+ROWS_AT_ONCE = 1 << 16
+"""Rows that are read in one go, if episodes are not longer."""
+
 _PICTURE_SHARE = 4  # pixels' bytes that a lossless picture takes one byte for; a guess
 
 
@@ -127,6 +132,20 @@ def identity(root: Path) -> str:
     return digest.hexdigest()
 
 
+def unchanged(root: Path, before: str) -> None:
+    """Refuse a source that is not what it was when its conversion was planned.
+
+    Raises:
+        ConversionError: It has changed.
+    """
+    if identity(root) != before:
+        raise ConversionError(
+            "The source has changed while it was converted.",
+            hint="convert it again when nobody writes to it",
+            dataset=root,
+        )
+
+
 class Rows:
     """The rows of some episodes, all columns but the cameras', handed out in order.
 
@@ -134,12 +153,11 @@ class Rows:
         reader: The dataset.
         first: Position of the first episode.
         stop: One past the position of the last.
-        at_once: Rows to hold at a time, if episodes are not longer.
     """
 
-    def __init__(self, reader: Reader, first: int, stop: int, *, at_once: int = 65536) -> None:
+    def __init__(self, reader: Reader, first: int, stop: int) -> None:
         self._reader = reader
-        self._portions = iter(list(portions(reader, first, stop, at_once)))
+        self._portions = iter(list(portions(reader, first, stop, ROWS_AT_ONCE)))
         self.row = int(reader.episodes.start[first])
         self._columns: dict[str, Column] = {}
         self._begin = self._end = self.row
@@ -159,7 +177,7 @@ class Rows:
 
     def _load(self) -> None:
         first, stop = next(self._portions)
-        self._columns = dict(self._reader.rows_once(first, stop))
+        self._columns = dict(rows_of_source(self._reader, first, stop))
         start = self._reader.episodes.start
         self._begin, self._end = int(start[first]), int(start[stop])
         for key, column in default_columns(self._reader, first, stop).items():

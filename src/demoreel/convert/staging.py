@@ -13,7 +13,6 @@ changed since, goes on from what the journal names. Anything else begins anew.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -27,11 +26,10 @@ from typing import Any
 from demoreel.errors import TargetExistsError
 from demoreel.storage.atomic import refuse_existing, sync_path
 from demoreel.storage.hidden_folder import lock_folder, make_parents, remove_empty
+from demoreel.storage.replace import exchange
 
 _IN_PARTS = {"data", "videos"}  # folders whose files are forced to disk as they are written
 _FLUSHES_AT_ONCE = 8
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 
 
 class Staging:
@@ -110,7 +108,7 @@ class Staging:
 
     def _replace(self) -> None:
         """Put the new dataset in the old one's place; the old one goes with this folder."""
-        if _exchange(self.dataset, self._target):
+        if exchange(self.dataset, self._target):
             return
         aside = self.folder / "before"
         os.rename(self._target, aside)
@@ -189,13 +187,3 @@ def _put_back(aside: Path, target: Path) -> None:
     """Undo a replacement that was killed halfway, where they cannot be exchanged as one step."""
     if aside.is_dir() and not target.exists():
         os.rename(aside, target)
-
-
-def _exchange(left: Path, right: Path) -> bool:
-    """Exchange two folders as one step; False where the system cannot."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    done = rename(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE)
-    return bool(done == 0)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from demoreel.convert.compare import compare_copy
 from demoreel.convert.metadata import write_meta
 from demoreel.convert.plan import Plan, RowPart, VideoPart
 from demoreel.convert.progress import Meter
@@ -55,10 +56,12 @@ class V3Target:
             )
             path = self._folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
             try:
                 source = video.open(self._plan.reader).video.file
                 copy_bytes(source, handle, watch=self._meter.add_bytes)
+                if self._plan.verify == "full":
+                    compare_copy(source, handle, 0)
                 os.fsync(handle)
             finally:
                 os.close(handle)
@@ -103,6 +106,9 @@ class V3Target:
         plan = self._plan
         write_meta(plan.reader, plan.raw_info, plan.numbers, self._folder)
         shutil.rmtree(self._folder / "meta.lance", ignore_errors=True)
+
+    def add_indices(self) -> None:
+        """There are none."""
 
 
 def _steps(total: int, step: int) -> list[int]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from demoreel.errors import MetadataError
 from demoreel.layouts.base import Reader
 from demoreel.model import stats_from_json
-from demoreel.storage.arrow import as_numpy
+from demoreel.storage.arrow import UNREADABLE, as_numpy
 from demoreel.storage.json_files import read_json_lines
 
 _OWN = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
@@ -46,12 +46,12 @@ def carried_from(reader: Reader, cameras: Sequence[str]) -> Carried:
         return _from_lines(reader, cameras)
     wanted = tuple(f"stats/{camera}/" for camera in cameras)
     parts = []
-    for path in sorted((reader.root / "meta" / "episodes").glob("*/*.parquet")):
+    for path in sorted((reader.meta / "episodes").glob("*/*.parquet")):
         try:
             with pq.ParquetFile(path) as parquet:
                 names = [n for n in parquet.schema_arrow.names if _is_wanted(n, wanted)]
                 parts.append(parquet.read(columns=names))
-        except (pa.ArrowInvalid, OSError) as error:
+        except UNREADABLE as error:
             raise MetadataError(
                 f"The episodes' metadata cannot be read ({error}).", file=path
             ) from error
@@ -104,7 +104,7 @@ def _from_lines(reader: Reader, cameras: Sequence[str]) -> Carried:
 
 
 def _kinds_of_lines(reader: Reader, camera: str) -> dict[str, np.ndarray]:
-    path = reader.root / "meta" / "episodes_stats.jsonl"
+    path = reader.meta / "episodes_stats.jsonl"
     if not path.exists():
         return {}
     by_episode = {

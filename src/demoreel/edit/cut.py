@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeGuard
+from typing import Any, Literal, Protocol, TypeGuard, Unpack
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from demoreel.edit.features import view_of
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Rendered, Shard, render
 from demoreel.edit.sources import identity_of, open_source
-from demoreel.edit.target_info import Form, Layout
+from demoreel.edit.target_info import Form, FormOptions
 from demoreel.edit.verify import Verify
 from demoreel.errors import ArgumentError, nearest
 from demoreel.layouts.base import Reader
@@ -361,59 +361,53 @@ class Cut:
             chosen = choose.parted(self.clips, parts or {}, seed=seed)
         return {name: self._with_clips(clips) for name, clips in chosen.items()}
 
-    def plan(
-        self,
-        *,
-        layout: Layout = "v3.0",
-        data_files_size_in_mb: float | None = None,
-        video_files_size_in_mb: float | None = None,
-        chunks_size: int | None = None,
-    ) -> Plan:
-        """Return what would be written, file by file; see ``edit.plan.make_plan``."""
-        return make_plan(
-            self.cutlist,
-            form=Form(
-                layout=layout,
-                data_files_size_in_mb=data_files_size_in_mb,
-                video_files_size_in_mb=video_files_size_in_mb,
-                chunks_size=chunks_size,
-            ),
-        )
+    def plan(self, **form: Unpack[FormOptions]) -> Plan:
+        """Return what would be written, file by file; see ``edit.plan.make_plan``.
+
+        Args:
+            form: As for ``render``: ``layout``, sizes of files, ``exact``, ``fps``, ``vcodec`` and
+                the like.
+        """
+        return make_plan(self.cutlist, form=Form(**form))
 
     def render(
         self,
         target: PathLike,
         *,
-        layout: Layout = "v3.0",
         jobs: int = 1,
         engine: Engine | None = None,
         shard: tuple[int, int] | None = None,
         verify: Verify | bool = True,
-        data_files_size_in_mb: float | None = None,
-        video_files_size_in_mb: float | None = None,
-        chunks_size: int | None = None,
         report: Callable[[float], None] | None = None,
+        **form: Unpack[FormOptions],
     ) -> Rendered:
         """Write the dataset.
 
-        Cost: one copy of the clips' bytes; no picture is decoded, none is encoded. The sources
-        stay as they are, and the target is absent until it is whole. After a kill, Ctrl-C or a
-        full disk, the same call goes on from the files that were finished.
+        Cost: one copy of the clips' bytes; no picture is decoded, none is encoded, unless ``exact``
+        or a codec asks for it. The sources stay as they are, and the target is absent until it is
+        whole. After a kill, Ctrl-C or a full disk, the same call goes on from the files that were
+        finished.
 
         Args:
             target: The folder to make.
-            layout: How it is to lie on disk. A video of v2.1 holds one episode and nothing else, so
-                that clips which begin or end inside a group of pictures are refused.
             jobs: Processes to use.
             engine: Another engine to run the tasks on, instead of ``jobs`` processes.
             shard: ``(number, of)``: do only this part, counted from 0; the others may run at the
                 same time on machines that see the same disk. ``commit`` comes after the last.
             verify: Compare the first and last frame of every clip (True, ``ends``), every frame
                 (``full``) or nothing (False, ``none``) with the sources before the target appears.
-            data_files_size_in_mb: Size at which a new table is begun; None takes the source's.
-            video_files_size_in_mb: Size at which a new video is begun.
-            chunks_size: Files in a chunk folder.
             report: Called with the share of bytes that are written.
+            form: How the result is to be; all of it is optional. ``layout`` (a video of v2.1 holds
+                one episode and nothing else, so that clips which begin or end inside a group of
+                pictures are refused there, unless they are to be exact);
+                ``data_files_size_in_mb``, ``video_files_size_in_mb`` (sizes at which a new file is
+                begun; the source's by default) and ``chunks_size`` (files in a chunk folder);
+                ``exact`` (clips carry no packets but their own: the frames before a clip's first
+                keyframe are encoded); ``fps`` (another frame rate); ``vcodec`` with ``crf``,
+                ``gop``, ``preset`` and ``pix_fmt`` (encode all ``cameras``, or those named);
+                ``images="video"`` (make videos of pictures in tables); ``recompute_stats``
+                (decode pictures whose statistics would be approximate). See
+                ``edit.target_info.Form``.
 
         Raises:
             ArgumentError: Something makes no sense; nothing was written.
@@ -425,17 +419,33 @@ class Cut:
         return render(
             self.cutlist,
             target,
-            form=Form(
-                layout=layout,
-                data_files_size_in_mb=data_files_size_in_mb,
-                video_files_size_in_mb=video_files_size_in_mb,
-                chunks_size=chunks_size,
-            ),
+            form=Form(**form),
             engine=engine or LocalEngine(jobs),
             shard=None if shard is None else Shard(*shard),
             verification=_verification(verify),
             report=report,
         )
+
+    def render_in_place(self, *, verify: Verify | bool = True) -> Rendered:
+        """Make this cut a new version of the Lance dataset that it is a cut of.
+
+        Cost: writes rows and metadata; no video byte is written. Killed at any instant, the dataset
+        is what it was, or what it is to be. ``demoreel.versions`` lists what it was before,
+        ``demoreel.checkout`` goes back.
+
+        Args:
+            verify: As for ``render``.
+
+        Raises:
+            ArgumentError: The cut has several sources, is not of a Lance dataset, or needs videos
+                or pictures to be written; nothing changed.
+            DatasetBusyError: Someone is recording to the dataset, or editing it.
+            DiskFullError: There is no room; nothing changed.
+            ConversionError: The result is not what the dataset held; nothing changed.
+        """
+        from demoreel.edit.in_place import render_in_place
+
+        return render_in_place(self.cutlist, verification=_verification(verify))
 
     def save(self, path: PathLike) -> None:
         """Write the cut list as JSON, for ``load`` and ``demoreel cut apply``.

@@ -18,37 +18,76 @@ Portions = Callable[[], Iterator[np.ndarray]]
 
 _DIGIT = 16
 _LEVELS = 1 << _DIGIT
+_AT_ONCE = 1 << 20
 
 
 def exact_stats(portions: Portions) -> dict[str, np.ndarray]:
     """Return minimum, maximum, mean, standard deviation and quantiles, in float64, by dimension.
 
-    Cost: two to four passes over the column; memory for one portion, and 0.5 MB for each dimension
-    and, from the second pass on, each of its quantiles. Means and deviations are exact to rounding.
+    Cost: two to four passes over the column; memory as of ``Exact``.
 
     Args:
         portions: The column; at least one row.
     """
-    totals = _Totals()
-    digits = _Digits()
-    for values in portions():
-        totals.add(values)
-        digits.count(_keys(values))
-    digits.settle(_ranks(totals.count))
-    first = True
-    while first or not digits.known:
+    exact = Exact()
+    while not exact.known:
         for values in portions():
-            if first:
-                totals.add_spread(values)
-            if not digits.known:
-                digits.count(_keys(values))
-        if not digits.known:
-            digits.settle()
-        first = False
-    found = totals.finish()
-    for name, value in _interpolated(digits.values(totals.dtype), totals.count).items():
-        found[name] = np.where(np.isnan(found["mean"]), np.nan, value)
-    return found
+            exact.add(np.ascontiguousarray(values.T))
+        exact.end_pass()
+    return exact.finish()
+
+
+class Exact:
+    """Statistics of columns that pass by in portions, the same ones a few times.
+
+    Two passes suffice for 32-bit numbers, and for larger integers that would fit into 32 bits.
+    Memory: 0.5 MB for each dimension and, from the second pass on, each of its quantiles. Means
+    and deviations are exact to rounding.
+    """
+
+    def __init__(self) -> None:
+        self._passes = 0
+        self._totals = _Totals()
+        self._digits = _Digits()
+        self._narrow = True  # as long as whole numbers fit into 32 bits
+        self._again = False
+
+    @property
+    def known(self) -> bool:
+        """Whether no further pass is needed."""
+        return self._passes > 1 and self._digits.known
+
+    def add(self, values: np.ndarray) -> None:
+        """Take a portion: dimensions x values, of one type."""
+        if self._passes == 0:
+            self._totals.add(values)
+        elif self._passes == 1:
+            self._totals.add_spread(values)
+        if self._again or self._digits.known:
+            return
+        if values.dtype.kind == "i" and values.dtype.itemsize == 8 and self._narrow:
+            if _fits(values):
+                values = values.astype(np.int32)
+            else:
+                self._again = True  # what was counted so far is of no use
+                return
+        self._digits.count(_keys(values))
+
+    def end_pass(self) -> None:
+        """Take note that all portions have passed by."""
+        self._passes += 1
+        if self._again:
+            self._again, self._narrow, self._digits = False, False, _Digits()
+        elif not self._digits.known:
+            self._digits.settle(self._totals.count)
+
+    def finish(self) -> dict[str, np.ndarray]:
+        """Return the statistics, in float64."""
+        found = self._totals.finish()
+        ranked = self._digits.values(self._totals.dtype)
+        for name, value in _interpolated(ranked, self._totals.count).items():
+            found[name] = np.where(np.isnan(found["mean"]), np.nan, value)
+        return found
 
 
 class _Totals:
@@ -58,23 +97,25 @@ class _Totals:
         self._sum = self._low = self._high = self._squares = np.zeros(0)
 
     def add(self, values: np.ndarray) -> None:
-        wide = values.astype(np.float64)
+        low, high = values.min(axis=1), values.max(axis=1)
         if not self.count:
             self.dtype = values.dtype
-            self._sum, self._squares = np.zeros(wide.shape[1]), np.zeros(wide.shape[1])
-            self._low, self._high = wide[0], wide[0]
-        self.count += len(wide)
-        self._sum = self._sum + wide.sum(axis=0)
-        self._low = np.minimum(self._low, wide.min(axis=0))
-        self._high = np.maximum(self._high, wide.max(axis=0))
+            self._sum, self._squares = np.zeros(len(values)), np.zeros(len(values))
+            self._low, self._high = low, high
+        self.count += values.shape[1]
+        self._sum = self._sum + values.sum(axis=1, dtype=np.float64)
+        self._low = np.minimum(self._low, low)
+        self._high = np.maximum(self._high, high)
 
     def add_spread(self, values: np.ndarray) -> None:
-        self._squares = self._squares + ((values - self._sum / self.count) ** 2).sum(axis=0)
+        mean = (self._sum / self.count)[:, None]
+        for some in np.array_split(values, -(-values.size // _AT_ONCE), axis=1):
+            self._squares = self._squares + ((some - mean) ** 2).sum(axis=1)
 
     def finish(self) -> dict[str, np.ndarray]:
         return {
-            "min": self._low,
-            "max": self._high,
+            "min": self._low.astype(np.float64),
+            "max": self._high.astype(np.float64),
             "mean": self._sum / self.count,
             "std": np.sqrt(self._squares / self.count),
         }
@@ -85,7 +126,7 @@ class _Digits:
 
     def __init__(self) -> None:
         self._bits = 0
-        self._left = 0
+        self._left = -1  # bits that are not known yet; nothing was counted
         # For each dimension: the bits that are known of the wanted keys -> how often each next
         # digit follows them.
         self._counts: list[dict[int, np.ndarray]] = []
@@ -99,21 +140,20 @@ class _Digits:
     def count(self, keys: np.ndarray) -> None:
         if not self._counts:
             self._bits = self._left = keys.dtype.itemsize * 8
-            self._counts = [{0: np.zeros(_LEVELS, np.int64)} for _ in range(keys.shape[1])]
-        shift = self._left - _DIGIT
-        for dimension, counts in enumerate(self._counts):
-            column = np.ascontiguousarray(keys[:, dimension])
+            self._counts = [{0: np.zeros(_LEVELS, np.int64)} for _ in keys]
+        shift, mask = keys.dtype.type(self._left - _DIGIT), keys.dtype.type(_LEVELS - 1)
+        for column, counts in zip(keys, self._counts, strict=True):
             known = self._left < self._bits
-            leading = column >> np.array(self._left, column.dtype) if known else None
+            leading = column >> keys.dtype.type(self._left) if known else None
             for prefix, found in counts.items():
                 own = column if leading is None else column[leading == prefix]
-                digits = (own >> np.array(shift, own.dtype)) & np.array(_LEVELS - 1, own.dtype)
-                found += np.bincount(digits.astype(np.int64), minlength=_LEVELS)
+                digits = ((own >> shift) & mask).astype(np.int64)
+                found += np.bincount(digits, minlength=_LEVELS)
 
-    def settle(self, ranks: np.ndarray | None = None) -> None:
-        """Learn the next digit of every wanted key from the counts."""
-        if ranks is not None:
-            self._rank = np.tile(ranks, (len(self._counts), 1))
+    def settle(self, count: int) -> None:
+        """Learn the next digit of every wanted key from the counts; ``count`` is of all values."""
+        if not len(self._rank):
+            self._rank = np.tile(_ranks(count), (len(self._counts), 1))
             self._prefix = np.zeros(self._rank.shape, np.uint64)
         for dimension, counts in enumerate(self._counts):
             for place in range(self._rank.shape[1]):
@@ -135,13 +175,20 @@ class _Digits:
         return _numbers(self._prefix.astype(kind), dtype).astype(np.float64).T
 
 
+def _fits(values: np.ndarray) -> bool:
+    limits = np.iinfo(np.int32)
+    return bool(values.min() >= limits.min and values.max() <= limits.max)
+
+
 def _keys(values: np.ndarray) -> np.ndarray:
     """Map numbers to unsigned integers of 32 or 64 bits that are ordered as they are."""
     if values.dtype.kind == "f":
         wide = np.ascontiguousarray(values, np.float32 if values.dtype.itemsize <= 4 else None)
-        bits = wide.view(f"u{wide.dtype.itemsize}")
-        sign = np.array(1 << (8 * wide.dtype.itemsize - 1), bits.dtype)
-        return np.asarray(np.where(bits & sign, ~bits, bits | sign))
+        bits = wide.view(f"i{wide.dtype.itemsize}")
+        last = bits.dtype.type(8 * bits.dtype.itemsize - 1)
+        # Negative numbers are ordered backwards: all of their bits are turned round.
+        flipped = bits ^ ((bits >> last) | np.iinfo(bits.dtype).min)
+        return np.asarray(flipped.view(f"u{bits.dtype.itemsize}"))
     if values.dtype.kind == "i":
         signed = values.astype(np.int64 if values.dtype.itemsize == 8 else np.int32)
         bits = signed.view(f"u{signed.dtype.itemsize}")

@@ -16,6 +16,63 @@ _SHARES = np.array(list(QUANTILES.values()))
 
 
 @dataclass(slots=True)
+class EpisodeNumbers:
+    """Statistics of numbers of one episode after the other, to become columns of ``meta/episodes``.
+
+    Args:
+        features: The dataset's features; those that are not numbers are passed over.
+    """
+
+    features: Mapping[str, Feature]
+    _by_type: dict[str, list[Feature]] = field(init=False)
+    _matrices: list[Feature] = field(init=False)
+    _lengths: list[int] = field(default_factory=list)
+    _flat: dict[str, list[dict[str, np.ndarray]]] = field(default_factory=dict)
+    _deep: dict[str, list[dict[str, np.ndarray]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Sort the features: numbers and vectors by type, matrices for themselves."""
+        numeric = [feature for feature in self.features.values() if feature.is_numeric]
+        # As in LeRobot, the rows of a matrix count as samples.
+        self._matrices = [feature for feature in numeric if len(feature.item_shape) > 1]
+        self._by_type = {}
+        for feature in numeric:
+            if len(feature.item_shape) < 2:
+                kind = "float32" if feature.dtype == "float32" else "float64"
+                self._by_type.setdefault(kind, []).append(feature)
+
+    def add(self, columns: Mapping[str, Column], length: int) -> None:
+        """Take an episode's columns."""
+        self._lengths.append(length)
+        # One matrix of all numbers and vectors of a type: many small calls would take longer than
+        # the rows.
+        for kind, features in self._by_type.items():
+            parts = [np.asarray(columns[f.key], kind).reshape(length, -1).T for f in features]
+            self._flat.setdefault(kind, []).append(stats_of_rows(np.concatenate(parts)))
+        for feature in self._matrices:
+            values = np.asarray(columns[feature.key], np.float64)
+            by_place = np.ascontiguousarray(values.reshape(-1, feature.shape[-1]).T)
+            self._deep.setdefault(feature.key, []).append(stats_of_rows(by_place))
+
+    def columns(self) -> dict[str, pa.Array]:
+        """Return ``stats/KEY/KIND`` of each feature, a value for each episode."""
+        columns: dict[str, pa.Array] = {}
+        counts = np.array(self._lengths).reshape(-1, 1)
+        for kind, features in self._by_type.items():
+            rows = self._flat[kind]
+            stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+            at = 0
+            for feature in features:
+                width = feature.shape[0] if feature.item_shape else 1
+                own = {name: values[:, at : at + width] for name, values in stacked.items()}
+                columns |= _named(feature.key, own | {"count": counts})
+                at += width
+        for key, rows in self._deep.items():
+            own = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+            columns |= _named(key, own | {"count": counts})
+        return columns
+
+
 class Facts:
     """Facts of one episode after the other, to become columns of ``meta/episodes``.
 
@@ -24,52 +81,22 @@ class Facts:
         tasks: The text of each task, by its number.
     """
 
-    features: Mapping[str, Feature]
-    tasks: Sequence[str]
-    _texts: list[list[str]] = field(default_factory=list)
-    _lengths: list[int] = field(default_factory=list)
-    _flat: list[dict[str, np.ndarray]] = field(default_factory=list)
-    _deep: dict[str, list[dict[str, np.ndarray]]] = field(default_factory=dict)
+    def __init__(self, features: Mapping[str, Feature], tasks: Sequence[str]) -> None:
+        self.tasks = tasks
+        self._numbers = EpisodeNumbers(features)
+        self._texts: list[list[str]] = []
 
     def add(self, columns: Mapping[str, Column]) -> None:
         """Take an episode's columns."""
         used = np.asarray(columns["task_index"])
         changes = np.flatnonzero(np.diff(used, prepend=used[0] - 1))
         self._texts.append([self.tasks[n] for n in dict.fromkeys(used[changes].tolist())])
-        self._lengths.append(len(used))
-        # One matrix of all numbers and vectors: many small calls would take longer than the rows.
-        parts = [np.asarray(columns[f.key], np.float64).reshape(len(used), -1).T for f in self.flat]
-        self._flat.append(stats_of_rows(np.concatenate(parts)))
-        for feature in self.deep:
-            values = np.asarray(columns[feature.key], np.float64)
-            by_place = np.ascontiguousarray(values.reshape(-1, feature.shape[-1]).T)
-            self._deep.setdefault(feature.key, []).append(stats_of_rows(by_place))
-
-    @property
-    def flat(self) -> list[Feature]:
-        """Features that are numbers or vectors."""
-        return [f for f in self.features.values() if f.is_numeric and len(f.item_shape) < 2]
-
-    @property
-    def deep(self) -> list[Feature]:
-        """Features that are matrices, or more; as in LeRobot, their rows count as samples."""
-        return [f for f in self.features.values() if f.is_numeric and len(f.item_shape) > 1]
+        self._numbers.add(columns, len(used))
 
     def table(self) -> pa.Table:
         """Return a row for each episode: ``tasks``, and ``stats/KEY/KIND`` of each feature."""
-        columns: dict[str, pa.Array] = {"tasks": pa.array(self._texts, pa.list_(pa.string()))}
-        stacked = {kind: np.stack([row[kind] for row in self._flat]) for kind in self._flat[0]}
-        counts = np.array(self._lengths).reshape(-1, 1)
-        at = 0
-        for feature in self.flat:
-            width = feature.shape[0] if feature.item_shape else 1
-            own = {kind: values[:, at : at + width] for kind, values in stacked.items()}
-            columns |= _named(feature.key, own | {"count": counts})
-            at += width
-        for key, rows in self._deep.items():
-            own = {kind: np.stack([row[kind] for row in rows]) for kind in rows[0]}
-            columns |= _named(key, own | {"count": counts})
-        return pa.table(columns)
+        tasks = pa.array(self._texts, pa.list_(pa.string()))
+        return pa.table({"tasks": tasks, **self._numbers.columns()})
 
 
 def _named(key: str, kinds: Mapping[str, np.ndarray]) -> dict[str, pa.Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,11 @@ from demoreel.model import DEFAULT_FEATURES, Feature
 
 MASK = "{}_is_missing"
 """The feature that says where another was filled because its source has none."""
+
+
+def feature_of(mask: str, features: Iterable[str]) -> str | None:
+    """Return the feature that a mask speaks of; None if it is no mask."""
+    return next((key for key in features if MASK.format(key) == mask), None)
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ def _added_feature(key: str, added: Added, reader: Reader) -> Feature:
 def together(
     views: Sequence[View], paths: Sequence[str], how: Together
 ) -> tuple[dict[str, Feature], dict[str, Feature]]:
-    """Return the result's features, and those of them that some source lacks.
+    """Return the result's features, and those of them that some source lacks, masks included.
 
     Order, and names that only some sources give, do not matter. What means something else does:
     numbers of another shape or order, pictures of another size.
@@ -123,24 +128,28 @@ def together(
             table of the differences.
     """
     every = list(dict.fromkeys(key for view in views for key in view.features))
+    masks = {mask for key in every if (mask := MASK.format(key)) in every}
     partial = [key for key in every if any(key not in view.features for view in views)]
     clashing = [key for key in every if not _agree([v.features.get(key) for v in views])]
     if how == "common":
         left_out = {*partial, *clashing}
+        # A mask stays with what it speaks of: without it, what was filled would look like data.
+        left_out -= {MASK.format(key) for key in every if key not in left_out} & masks
         chosen = [key for key in every if key not in left_out]
-        return {key: _joined(key, views) for key in chosen}, {}
+        missing = [key for key in chosen if key in partial]
+        return {key: _joined(key, views) for key in chosen}, {k: _joined(k, views) for k in missing}
     refused = [*clashing, *(key for key in partial if how == "strict" and key not in clashing)]
-    cameras = [key for key in partial if _joined(key, views).is_camera]
-    if refused or cameras:
-        raise _differ(refused or cameras, views, paths, how)
-    missing = {key: _joined(key, views) for key in partial}
-    chosen_features = {key: _joined(key, views) for key in every}
+    if refused:
+        raise _differ(refused, views, paths, how)
+    features = {key: _joined(key, views) for key in every}
+    lacking = {key: features[key] for key in partial}
     for key in partial:
         mask = MASK.format(key)
-        if mask in chosen_features:
+        if key not in masks and mask not in masks:
+            features[mask] = lacking[mask] = Feature(mask, "bool", (1,))
+        elif mask in masks and (features[mask].dtype, features[mask].shape) != ("bool", (1,)):
             raise ArgumentError(f"The mask of {key!r} needs the name {mask!r}, which is taken.")
-        chosen_features[mask] = Feature(mask, "bool", (1,))
-    return chosen_features, missing
+    return features, lacking
 
 
 def _joined(key: str, views: Sequence[View]) -> Feature:
@@ -152,7 +161,7 @@ def _joined(key: str, views: Sequence[View]) -> Feature:
 
 def _agree(found: Sequence[Feature | None]) -> bool:
     present = [feature for feature in found if feature is not None]
-    names = {tuple(_flat(f.names)) for f in present if f.names is not None and not f.is_camera}
+    names = {tuple(flat_names(f.names)) for f in present if f.names is not None and not f.is_camera}
     return len({_meaning(f) for f in present}) == 1 and len(names) <= 1
 
 
@@ -162,11 +171,12 @@ def _meaning(feature: Feature) -> tuple[Any, ...]:
     return (feature.dtype, feature.shape)
 
 
-def _flat(names: Any) -> list[str]:
+def flat_names(names: Any) -> list[str]:
+    """Return the names of dimensions in one list, in whatever form a recorder wrote them."""
     if isinstance(names, Mapping):
         names = list(names.values())
     if isinstance(names, (list, tuple)):
-        return [text for name in names for text in _flat(name)]
+        return [text for name in names for text in flat_names(name)]
     return [str(names)]
 
 
@@ -183,10 +193,11 @@ def _differ(
         + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
         for name, cells in table.items()
     }
+    hint = "take what all have (features='common') or fill what is missing ('union')"
     if how == "union":
-        hint = "cameras cannot be filled: remove them, or take the features that all have (common)"
-    else:
-        hint = "take what all have (features='common') or fill what is missing ('union')"
+        hint = (
+            "what means something else cannot be joined: remove it, or take what all have (common)"
+        )
     named = dict(zip(heads, paths, strict=True))
     return ArgumentError("The datasets differ in their features.", hint=hint, **lines, **named)
 
@@ -195,5 +206,5 @@ def _said(feature: Feature | None) -> str:
     if feature is None:
         return "-"
     said = f"{feature.dtype} {list(feature.shape)}"
-    names = [] if feature.names is None or feature.is_camera else _flat(feature.names)
+    names = [] if feature.names is None or feature.is_camera else flat_names(feature.names)
     return f"{said} {','.join(names)[:30]}" if names else said

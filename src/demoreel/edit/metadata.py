@@ -13,26 +13,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.edit.carried import Carried, carried_from
+from demoreel.edit.levels import carry_levels
 from demoreel.edit.metadata_v2 import with_v2_totals, write_v2
 from demoreel.edit.plan import Plan
 from demoreel.edit.statistics import PictureStats, number_stats, picture_stats
+from demoreel.edit.written import Written
+from demoreel.layouts.exactness import NOTE, write_note
+from demoreel.layouts.histograms import histograms_name
+from demoreel.layouts.v3.files import Place
 from demoreel.layouts.v3.meta_files import write_tasks
 from demoreel.layouts.writing import write_json
 from demoreel.model import Stats, stats_to_json
 
-APPROXIMATE = "demoreel.json"
-"""The file that says which statistics are approximate."""
-
 _ROBOT = "robot_type"
 
 
-def write_metadata(plan: Plan, dataset: Path, parts: Sequence[Path]) -> None:
+def write_metadata(plan: Plan, dataset: Path, parts: Sequence[Path], rows: Written) -> None:
     """Write all of ``meta/``. It is not forced to disk.
 
     Args:
         plan: The plan.
-        dataset: The folder that holds the tables and videos.
+        dataset: The folder that ``meta/`` goes into.
         parts: For each table, what its task has found out about its episodes.
+        rows: The rows that were written.
 
     Raises:
         MetadataError: A source's metadata cannot be read.
@@ -43,27 +46,27 @@ def write_metadata(plan: Plan, dataset: Path, parts: Sequence[Path]) -> None:
     facts = pa.concat_tables([pq.read_table(path) for path in parts])
     cameras = plan.info.cameras
     carried = [
-        carried_from(reader, [str(view.origin[key]) for key in cameras])
+        carried_from(reader, [str(view.origin[key]) for key in cameras if view.origin.get(key)])
         for reader, view in zip(plan.readers, plan.views, strict=True)
     ]
-    pictures = {camera: picture_stats(plan, camera, carried) for camera in cameras}
+    levels = carry_levels(plan, carried, dataset / histograms_name(Place(0, 0)), facts)
+    pictures = {key: picture_stats(plan, key, carried, levels[key]) for key in cameras}
     tasks = _used_tasks(plan, facts)
+    stats = meta / "stats.json"
     if plan.info.version.startswith("v2"):
+        stats = meta / "episodes_stats.jsonl"
         write_v2(plan, facts, pictures, _extra(plan, carried), tasks, meta)
     else:
         _write_episodes(plan, facts, pictures, carried, meta / "episodes" / "chunk-000")
         write_tasks(meta / "tasks.parquet", tasks)
-        write_json(meta / "stats.json", stats_to_json(_whole_stats(plan, dataset, pictures)))
-    approximate = {key: list(found.approximate) for key, found in pictures.items()}
-    if any(approximate.values()):
-        write_json(meta / APPROXIMATE, {"approximate_stats": approximate})
+        write_json(stats, stats_to_json(_whole_stats(plan, rows, pictures)))
+    write_note(meta / NOTE, {key: p.approximate for key, p in pictures.items()}, stats=stats)
     info = replace(plan.info, total_tasks=len(tasks))
     write_json(meta / "info.json", with_v2_totals(info).to_json())
 
 
-def _whole_stats(plan: Plan, dataset: Path, pictures: Mapping[str, PictureStats]) -> Stats:
-    tables = [table.path(plan.info) for table in plan.tables]
-    stats: Stats = number_stats(dataset, tables, plan.info.features)
+def _whole_stats(plan: Plan, rows: Written, pictures: Mapping[str, PictureStats]) -> Stats:
+    stats: Stats = number_stats(rows, plan.info.features)
     stats |= {key: dict(found.whole) for key, found in pictures.items() if found.whole is not None}
     return {key: stats[key] for key in plan.info.features if key in stats}
 
@@ -95,9 +98,9 @@ def _write_episodes(
     for camera, footage in plan.footage.items():
         columns[f"videos/{camera}/chunk_index"] = footage.chunk
         columns[f"videos/{camera}/file_index"] = footage.file
-        columns[f"videos/{camera}/from_timestamp"] = footage.first / plan.info.fps
-        stop = footage.first + np.diff(plan.start)
-        columns[f"videos/{camera}/to_timestamp"] = stop / plan.info.fps
+        columns[f"videos/{camera}/from_timestamp"] = footage.begin
+        seconds = np.diff(plan.start) / plan.info.fps
+        columns[f"videos/{camera}/to_timestamp"] = footage.begin + seconds
     for key in plan.info.features:
         columns |= {n: facts.column(n) for n in facts.column_names if _is_of(n, key)}
         columns |= pictures[key].columns if key in pictures else {}

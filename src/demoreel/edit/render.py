@@ -10,12 +10,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from demoreel.edit.clips import CutList
+from demoreel.edit.lance_result import (
+    Tables,
+    copy_metadata,
+    make_rows_table,
+    make_videos_table,
+    sync_tables,
+)
 from demoreel.edit.metadata import write_metadata
 from demoreel.edit.plan import Plan, make_plan, refuse_overlap
+from demoreel.edit.recompute import recompute
 from demoreel.edit.target_info import Form
-from demoreel.edit.tasks import parts_of, tasks_of
+from demoreel.edit.tasks import fragments_of, lance_tables, parts_of, tasks_of
 from demoreel.edit.verify import Verify, verify_pictures, verify_rows
+from demoreel.edit.written import LanceRows, ParquetTables, Written
 from demoreel.errors import ArgumentError
+from demoreel.layouts.detect import open_reader
 from demoreel.run.local import LocalEngine
 from demoreel.run.staging import (
     Staging,
@@ -47,6 +57,8 @@ class Rendered:
         bytes: Bytes of tables and videos that this call wrote.
         resumed: Files that an earlier attempt had written.
         committed: Whether the dataset is there.
+        version: Of an edit in place, the version that it made.
+        tasks: Into how many tasks the work was cut.
     """
 
     path: Path
@@ -55,6 +67,8 @@ class Rendered:
     bytes: int
     resumed: int
     committed: bool
+    version: int | None = None
+    tasks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +92,8 @@ def render(
     shard: Shard | None = None,
     verification: Verify = "ends",
     report: Report | None = None,
+    plan: Plan | None = None,
+    check: Callable[[Path], None] | None = None,
 ) -> Rendered:
     """Write the dataset that a cut list describes.
 
@@ -93,6 +109,9 @@ def render(
         shard: Do only this part of the tasks, and leave the rest to others.
         verification: What is read back and compared before the target appears.
         report: Called with the share that is done.
+        plan: The plan of this cut list, if it is made already.
+        check: Called with the folder when all is in it, before the target appears; what it raises
+            is raised here, and then nothing is kept. It may add to ``meta/``.
 
     Raises:
         ArgumentError: The cut list makes no sense; nothing was written.
@@ -103,7 +122,7 @@ def render(
     """
     place = Path(target)
     refuse_overlap(cutlist, place)
-    plan = make_plan(cutlist, form=form)
+    plan = plan or make_plan(cutlist, form=form)
     if not staging_folder(place, kind=_KIND, fingerprint=plan.fingerprint).exists():
         refuse_small_disk(place, plan.size // (1 if shard is None else shard.of))
     with staging(
@@ -117,7 +136,7 @@ def render(
         finisher = _Finisher(plan, stage, verification) if shard is None else None
         _run(own, engine or LocalEngine(), stage, report, finisher)
         if finisher is not None:
-            finisher.commit()
+            finisher.commit(check, recompute_stats=form is not None and form.recompute_stats)
         return Rendered(
             path=place,
             episodes=len(plan.clips),
@@ -125,6 +144,7 @@ def render(
             bytes=sum(task.weight for task in own),
             resumed=len(tasks) - len(undone),
             committed=stage.committed,
+            tasks=len(tasks),
         )
 
 
@@ -213,22 +233,48 @@ class _Finisher:
         self._plan = plan
         self._stage = stage
         self._verification = verification
+        self._lance = lance_tables(plan, stage)
         self._written = False
 
     def write_metadata(self) -> None:
         if self._written:
             return
         plan, stage = self._plan, self._stage
-        write_metadata(plan, stage.dataset, parts_of(plan, stage))
+        rows = self._rows_written()
+        write_metadata(plan, stage.dataset, parts_of(plan, stage), rows)
         self._written = True
         if self._verification != "none":
-            verify_rows(plan, stage.dataset, full=self._verification == "full")
+            verify_rows(plan, open_reader(stage.dataset), rows, full=self._verification == "full")
 
-    def commit(self) -> None:
+    def _rows_written(self) -> Written:
+        plan, stage = self._plan, self._stage
+        if self._lance is None:
+            return ParquetTables([stage.dataset / table.path(plan.info) for table in plan.tables])
+        stage.settle()  # notes say which fragments there are
+        fragments = fragments_of(plan, stage, "rows")
+        return LanceRows(make_rows_table(plan, self._lance, stage.dataset, fragments))
+
+    def _finish_tables(self, lance: Tables) -> None:
+        dataset = self._stage.dataset
+        self._stage.settle()
+        make_videos_table(lance, dataset, fragments_of(self._plan, self._stage, "videos"))
+        copy_metadata(lance, dataset)
+        sync_tables(dataset)
+
+    def commit(
+        self, check: Callable[[Path], None] | None, *, recompute_stats: bool = False
+    ) -> None:
         self.write_metadata()
+        if self._lance is not None:
+            self._finish_tables(self._lance)
         if self._verification != "none":
             full = self._verification == "full"
-            verify_pictures(self._plan, self._stage.dataset, full=full)
+            verify_pictures(self._plan, open_reader(self._stage.dataset), full=full)
+            let_go_of(self._stage.dataset)
+        if recompute_stats:
+            recompute(self._stage.dataset, numbers=False, pictures="missing")
+        if check is not None:
+            check(self._stage.dataset)
             let_go_of(self._stage.dataset)
         self._stage.settle()
         sync_tree(self._stage.dataset / "meta")

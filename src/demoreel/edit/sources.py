@@ -24,7 +24,7 @@ def identity_of(reader: Reader) -> str:
 
     Equal for a copy of the dataset. Cost: reads all of ``meta/``.
     """
-    meta = reader.root / "meta"
+    meta = reader.meta
     digest = hashlib.sha256(reader.layout.encode())
     for path in sorted(meta.rglob("*")):
         place = path.relative_to(meta)

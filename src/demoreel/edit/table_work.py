@@ -16,14 +16,18 @@ import pyarrow.parquet as pq
 
 from demoreel.edit.clips import Clip, Source
 from demoreel.edit.facts import Facts
-from demoreel.edit.features import MASK, View
+from demoreel.edit.features import View, feature_of
+from demoreel.edit.pace import Frames, earlier, frames_of, gathered
+from demoreel.edit.recent_rows import rows_of_source
 from demoreel.edit.sources import added_values, open_source
 from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.columns import table_schema, to_arrow
+from demoreel.media.picture_encode import PictureCodec, encode_picture
 from demoreel.model import Feature
 from demoreel.run.staging import write_whole
 
 _ROWS_AT_ONCE = 1 << 16
+_EVENTS = "language_events"  # said once, at one row; the other language stands in every row
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ def write_tables(job: TableJob) -> dict[str, Any]:
     """
     folder = Path(job.folder)
     facts = Facts(job.features, list(job.tasks))
-    rows = _numbered_clips(job, facts)
+    rows = numbered_clips(job, facts)
     files = []
     for name, clips in job.tables:
         write_whole(folder / "dataset" / name, partial(_write, job.features, rows, clips))
@@ -100,14 +104,16 @@ def _write(
             writer.write_table(table, row_group_size=length)
 
 
-def _numbered_clips(job: TableJob, facts: Facts) -> Iterator[dict[str, Column]]:
+def numbered_clips(job: TableJob, facts: Facts) -> Iterator[dict[str, Column]]:
     """Yield the columns of one clip after the other, as they go into the tables."""
     row = job.start
     for number, (clip, columns) in enumerate(_clips(job)):
         task = _tasks(job, clip, columns)
-        made = _numbered(columns, task, job.episode + number, row, clip, job.fps)
+        rate = open_source(job.sources[clip.source]).info.fps
+        time = _timestamps(columns.get("timestamp"), clip, rate, job.fps, len(task))
+        made = _numbered(columns, task, job.episode + number, row, time)
         facts.add(made)
-        row += clip.length
+        row += len(task)
         yield made
 
 
@@ -135,6 +141,9 @@ def _windows(job: TableJob) -> Iterator[list[int]]:
         if group:
             start = readers[clip.source].episodes.start
             same = job.clips[group[0]].source == clip.source
+            if readers[clip.source].layout.startswith("v2"):
+                # Each has a table of its own, and that of an episode left out may be missing.
+                same = same and low - 1 <= position <= high + 1
             wider = (min(low, position), max(high, position))
             if not same or start[wider[1] + 1] - start[wider[0]] > _ROWS_AT_ONCE:
                 yield group
@@ -155,15 +164,15 @@ class _Window:
         positions = [job.positions[place] for place in places]
         first, stop = min(positions), max(positions) + 1
         self._begin = int(self._reader.episodes.start[first])
-        self._columns = self._reader.rows_once(first, stop)
+        self._columns = rows_of_source(self._reader, first, stop)
 
     def columns(self, place: int) -> dict[str, Column]:
         job, clip = self._job, self._job.clips[place]
         begin = int(self._reader.episodes.start[job.positions[place]])
-        rows = np.arange(begin + clip.start, begin + clip.stop)
-        part = slice(int(rows[0]) - self._begin, int(rows[-1]) + 1 - self._begin)
+        frames = frames_of(clip, rate=self._reader.info.fps, fps=job.fps)
+        rows = begin + np.array(frames)
         found: dict[str, Column] = {
-            key: self._columns[key][part]
+            key: _of_rows(self._columns[key], rows - self._begin)
             for key in ("task_index", "timestamp")
             if key in self._columns
         }
@@ -176,40 +185,62 @@ class _Window:
                 found[key] = values.reshape(len(rows), *feature.item_shape)
             elif feature.is_image:
                 found[key] = self._reader.encoded(rows, origin)
+            elif feature.is_language:
+                found[key] = self._language(clip, frames, origin, begin - self._begin)
             elif not feature.is_video:
-                found[key] = self._columns[origin][part]
-            if feature.is_language and clip.start:
-                found[key] = [_earlier(v, clip.start / job.fps) for v in found[key]]
+                found[key] = _of_rows(self._columns[origin], rows - self._begin)
         return found | self._filled(len(rows))
+
+    def _language(self, clip: Clip, frames: Frames, key: str, begin: int) -> list[Any]:
+        """Return language rows in the clip's own time; events of rows left out go to others."""
+        seconds = clip.start / self._reader.info.fps
+        column = self._columns[key]
+        if key != _EVENTS or frames == range(clip.start, clip.stop):
+            said = [column[begin + frame] for frame in frames]
+        else:
+            chosen = [frame - clip.start for frame in frames]
+            said = gathered(list(column[begin + clip.start : begin + clip.stop]), chosen)
+        return [earlier(rows, seconds) for rows in said] if clip.start else said
 
     def _filled(self, length: int) -> dict[str, Column]:
         filled: dict[str, Column] = {}
-        for key, feature in self._job.missing.items():
-            absent = key not in self._view.features
-            filled[MASK.format(key)] = np.full(length, absent)
-            if absent and feature.is_numeric:
+        lacking = {k: f for k, f in self._job.missing.items() if k not in self._view.features}
+        for key, feature in lacking.items():
+            of = feature_of(key, self._job.features)
+            if of is not None:
+                filled[key] = np.full(length, of not in self._view.features)
+            elif feature.is_numeric:
                 filled[key] = np.zeros((length, *feature.item_shape), feature.numpy_dtype)
-            elif absent:
+            elif feature.is_image:
+                filled[key] = [_black(feature)] * length
+            elif not feature.is_video:
                 filled[key] = ["" if feature.is_string else [] for _ in range(length)]
         return filled
 
 
-def _earlier(rows: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
-    """Move language rows to a clip's own time; what began before it begins with it."""
-    moved = []
-    for row in rows:
-        at = row.get("timestamp")
-        moved.append(dict(row) if at is None else {**row, "timestamp": max(0.0, at - seconds)})
-    return moved
+def _of_rows(column: Column, rows: np.ndarray) -> Column:
+    """Return some rows of a column: a view of it, where they follow one another."""
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows):
+        return column[first : last + 1]
+    return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
+
+
+def _black(feature: Feature) -> bytes:
+    """Return a black picture, encoded: what stands for those that a source does not have."""
+    height, width, _ = feature.picture_shape
+    if feature.is_depth:
+        return encode_picture(np.zeros((height, width), np.uint16), PictureCodec("png"))
+    return encode_picture(np.zeros((height, width, 3), np.uint8), PictureCodec("png"))
 
 
 def _tasks(job: TableJob, clip: Clip, columns: Mapping[str, Column]) -> np.ndarray:
     """Return the new task number of every frame."""
+    old = np.asarray(columns["task_index"])
     if clip.task is not None:
-        return np.full(clip.length, job.tasks[clip.task], np.int64)
+        return np.full(len(old), job.tasks[clip.task], np.int64)
     source = job.sources[clip.source]
     texts = open_source(source).tasks
-    old = np.asarray(columns["task_index"])
     known, places = np.unique(old, return_inverse=True)
     numbers = [job.tasks[source.tasks.get(texts[n], texts[n])] for n in known.tolist()]
     return np.array(numbers, np.int64)[places.reshape(-1)]
@@ -220,22 +251,25 @@ def _numbered(
     task: np.ndarray,
     episode: int,
     row: int,
-    clip: Clip,
-    fps: float,
+    time: np.ndarray,
 ) -> dict[str, Column]:
-    frames = np.arange(clip.length)
+    frames = np.arange(len(task))
     return {
         **columns,
-        "timestamp": _timestamps(columns.get("timestamp"), clip, fps),
+        "timestamp": time,
         "frame_index": frames,
-        "episode_index": np.full(clip.length, episode),
+        "episode_index": np.full(len(task), episode),
         "index": row + frames,
         "task_index": task,
     }
 
 
-def _timestamps(stored: Column | None, clip: Clip, fps: float) -> np.ndarray:
+def _timestamps(
+    stored: Column | None, clip: Clip, rate: float, fps: float, length: int
+) -> np.ndarray:
     """Return a clip's own time: as stored for one that begins with its episode."""
+    if rate != fps:
+        return (np.arange(length) / fps).astype(np.float32)
     ideal = (np.arange(clip.start, clip.stop) / fps).astype(np.float32)
     if stored is None or (clip.start and np.array_equal(np.asarray(stored, np.float32), ideal)):
         return (np.arange(clip.length) / fps).astype(np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
@@ -13,9 +13,13 @@ from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
 
-Layout = Literal["v3.0", "v2.1"]
-LAYOUTS: tuple[Layout, ...] = ("v3.0", "v2.1")
+Layout = Literal["v3.0", "v2.1", "lance-video", "lance-native", "lance-frames"]
+Images = Literal["keep", "video"]
+"""What becomes of cameras whose pictures lie in the tables."""
 
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+_FASTEST = 10_000
 _V2_ONLY = ("total_videos", "total_chunks")
 _NOT_INHERITED = (*_V2_ONLY, "storage_format")
 
@@ -25,17 +29,71 @@ class Form:
     """How a result is to lie on disk.
 
     Attributes:
-        layout: ``v3.0``, or ``v2.1``: a table and a video per camera for each episode.
+        layout: ``v3.0``; ``v2.1``: a table and a video per camera for each episode; or one of the
+            Lance layouts.
         data_files_size_in_mb: Size at which a new table is begun (v3.0); None takes the first
             source's, as below.
         video_files_size_in_mb: Size at which a new video is begun (v3.0).
         chunks_size: Files (v3.0) or episodes (v2.1) in a chunk folder.
+        exact: Whether a clip carries no packets of frames that are not its own. Its frames before
+            the first keyframe are encoded for that, and what else needs it.
+        fps: Another frame rate; None keeps the sources'.
+        vcodec: A codec (``h264``) or an encoder (``libx264``) to encode cameras with.
+        crf: Its constant quality; None is ``media.settings.VideoSettings``' default, as below.
+        gop: Frames from keyframe to keyframe.
+        preset: The encoder's own speed.
+        pix_fmt: The pixel format.
+        cameras: The cameras to encode; None is all but depth.
+        images: ``video`` makes videos of cameras whose pictures lie in the tables.
+        recompute_stats: Decode the result's pictures where no source has counted their levels, so
+            that all statistics are exact.
     """
 
     layout: Layout = "v3.0"
     data_files_size_in_mb: float | None = None
     video_files_size_in_mb: float | None = None
     chunks_size: int | None = None
+    exact: bool = False
+    fps: float | None = None
+    vcodec: str | None = None
+    crf: int | None = None
+    gop: int | None = None
+    preset: int | str | None = None
+    pix_fmt: str | None = None
+    cameras: Sequence[str] | None = None
+    images: Images = "keep"
+    recompute_stats: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense, before anything is looked at."""
+        if self.fps is not None and not 0 < self.fps <= _FASTEST:
+            raise ArgumentError(f"fps must be positive, not {self.fps}.")
+        if self.images not in ("keep", "video"):
+            raise ArgumentError(f"images must be 'keep' or 'video', not {self.images!r}.")
+        if self.cameras is not None and self.vcodec is None and self.images == "keep":
+            raise ArgumentError(
+                "There is no codec to encode the cameras with.",
+                hint="ask for one: vcodec='h264' (--vcodec h264)",
+            )
+
+
+class FormOptions(TypedDict, total=False):
+    """What ``Form`` takes, as keywords of ``Cut.render`` and ``Cut.plan``."""
+
+    layout: Layout
+    data_files_size_in_mb: float | None
+    video_files_size_in_mb: float | None
+    chunks_size: int | None
+    exact: bool
+    fps: float | None
+    vcodec: str | None
+    crf: int | None
+    gop: int | None
+    preset: int | str | None
+    pix_fmt: str | None
+    cameras: Sequence[str] | None
+    images: Images
+    recompute_stats: bool
 
 
 def target_info(
@@ -44,6 +102,8 @@ def target_info(
     cutlist: CutList,
     positions: np.ndarray,
     form: Form,
+    *,
+    frames: int,
 ) -> Info:
     """Return the result's info; its number of tasks is not known yet.
 
@@ -53,21 +113,27 @@ def target_info(
         cutlist: The cut list.
         positions: Where each clip's episode stands in its source.
         form: How the result is to lie on disk.
+        frames: How many it will have.
 
     Raises:
         ArgumentError: The layout is unknown, or a size makes no sense.
     """
     if form.layout not in LAYOUTS:
         raise ArgumentError(
-            f"A cut is written as {' or '.join(LAYOUTS)}, not as {form.layout!r}.",
-            hint="convert the result: demoreel convert",
+            f"A cut is not written as {form.layout!r}.", hint=f"one of {', '.join(LAYOUTS)}"
         )
+    _refuse_impossible(form.layout, features)
     first = readers[0].info
     defaults = {key: first.features[key] for key in DEFAULT_FEATURES if key in first.features}
     every = {**features, **defaults}
-    is_v3, to_v3 = first.version.startswith("v3"), form.layout == "v3.0"
-    if to_v3 and not is_v3:
-        every = {key: _with_rate(f, first.fps) for key, f in every.items()}
+    is_v3, to_v3 = first.version.startswith("v3"), form.layout != "v2.1"
+    fps = first.fps if form.fps is None else _plain(form.fps)
+    if (to_v3 and not is_v3) or fps != first.fps:
+        every = {key: _with_rate(f, fps, to_v3) for key, f in every.items()}
+    if not to_v3:
+        every = {key: _without_rate(f) for key, f in every.items()}
+    if not is_v3:
+        every = {key: _as_written_today(f) for key, f in every.items()}
     total = len(cutlist.clips)
     bounds = {
         "chunks_size": form.chunks_size or (first.chunks_size if is_v3 == to_v3 else 1000),
@@ -80,23 +146,78 @@ def target_info(
         if not value > 0:
             raise ArgumentError(f"{name} must be positive, not {value}.")
     return Info.new(
-        version=form.layout,
-        fps=first.fps,
+        version="v3.0" if to_v3 else form.layout,
+        fps=fps,
         features=every,
         robot_type=_one_robot(readers),
         total_episodes=total,
-        total_frames=sum(clip.length for clip in cutlist.clips),
+        total_frames=frames,
         splits=_splits(readers, cutlist, positions),
-        extra={name: value for name, value in first.extra.items() if name not in _NOT_INHERITED},
+        extra=_extra(first, form),
         **bounds,
     )
 
 
-def _with_rate(feature: Feature, fps: float) -> Feature:
+def _extra(first: Info, form: Form) -> dict[str, Any]:
+    kept = {name: value for name, value in first.extra.items() if name not in _NOT_INHERITED}
+    return {**kept, "storage_format": "lance"} if form.layout == "lance-native" else kept
+
+
+def _refuse_impossible(layout: Layout, features: Mapping[str, Feature]) -> None:
+    """Refuse a layout that cannot hold the cameras as they are.
+
+    Raises:
+        ArgumentError: Pictures lie in videos, and lance-frames has none; or the other way round.
+    """
+    filmed = [key for key, feature in features.items() if feature.is_video]
+    pictured = [key for key, feature in features.items() if feature.is_image]
+    if layout == "lance-frames" and filmed:
+        raise ArgumentError(
+            f"The pictures of {filmed[0]!r} lie in videos: lance-frames would need them encoded "
+            "one by one.",
+            hint="cut into lance-video, or convert the result: demoreel convert --to lance-frames",
+        )
+    if layout == "lance-video" and pictured and not filmed:
+        raise ArgumentError(
+            "The pictures lie in tables; there are no videos for lance-video to keep.",
+            hint="cut into lance-frames",
+        )
+
+
+def _plain(fps: float) -> float:
+    """Return whole numbers as such: other programs compare them as text."""
+    return int(fps) if float(fps).is_integer() else float(fps)
+
+
+def _with_rate(feature: Feature, fps: float, to_v3: bool) -> Feature:
     """v3.0 says the frame rate of every feature; cameras say it in their ``info``."""
-    if feature.is_video or "fps" in feature.extra:
+    if feature.is_video or not (to_v3 or "fps" in feature.extra):
         return feature
     return replace(feature, extra={**feature.extra, "fps": fps})
+
+
+def _without_rate(feature: Feature) -> Feature:
+    """v2.1 says the frame rate once."""
+    return replace(feature, extra={n: v for n, v in feature.extra.items() if n != "fps"})
+
+
+def _as_written_today(feature: Feature) -> Feature:
+    """Return a v2.x feature as later programs expect it: ``info``, and cameras with names.
+
+    Older ones wrote ``video_info``, and some left the names of a camera's dimensions out, which
+    lerobot does not forgive.
+    """
+    if not feature.is_camera:
+        return feature
+    extra = {name: value for name, value in feature.extra.items() if name != "video_info"}
+    return replace(feature, extra=extra, names=feature.names or _dimensions(feature))
+
+
+def _dimensions(feature: Feature) -> list[str] | None:
+    if len(feature.shape) != 3:
+        return None
+    order = ["height", "width", "channels"]
+    return order if feature.shape == feature.picture_shape else [order[2], *order[:2]]
 
 
 def _one_robot(readers: Sequence[Reader]) -> str | None:
@@ -132,7 +253,7 @@ def _split_of(splits: Mapping[str, str], position: int) -> str | None:
 
 
 def refuse_other_rates(readers: Sequence[Reader]) -> None:
-    """Refuse sources of different frame rates.
+    """Refuse sources of different frame rates, where none is asked for.
 
     Raises:
         ArgumentError: There are such.
@@ -141,6 +262,6 @@ def refuse_other_rates(readers: Sequence[Reader]) -> None:
     if len(set(rates)) > 1:
         raise ArgumentError(
             "The datasets have different frame rates.",
-            hint="merge those of one rate; another rate means other frames",
+            hint="say which rate the result is to have: fps=30 (--fps 30)",
             **{str(reader.root): f"{reader.info.fps:g} fps" for reader in readers},
         )

@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import pyarrow.parquet as pq
 
-from demoreel.edit.plan import Plan, TableOut
+from demoreel.edit.encode_check import is_encoded, shows_the_same
+from demoreel.edit.pace import Frames
+from demoreel.edit.plan import Plan
+from demoreel.edit.written import Written
 from demoreel.errors import ConversionError
 from demoreel.layouts.base import Clip as Place
 from demoreel.layouts.base import Column, Reader
-from demoreel.layouts.detect import open_reader
-from demoreel.storage.arrow import as_numpy
 
 Verify = Literal["ends", "full", "none"]
 """How much is compared: the first and last frame of every clip, every frame, or nothing."""
 
 
-def verify_rows(plan: Plan, dataset: Path, *, full: bool) -> None:
+def verify_rows(plan: Plan, result: Reader, rows: Written, *, full: bool) -> None:
     """Check that the result's rows are numbered as planned; in full, compare all values.
 
-    Needs the result's tables and ``meta/``. Cost: reads four columns; in full, all rows twice.
+    Cost: reads four columns; in full, all rows twice.
+
+    Args:
+        plan: The plan.
+        result: The result, open.
+        rows: Its rows.
+        full: Whether to compare all values.
 
     Raises:
         ConversionError: Something is not what it should be.
     """
-    result = open_reader(dataset)
     _same("episodes", len(result.episodes), len(plan.clips))
     _same("frames", result.episodes.total_frames, int(plan.start[-1]))
-    for table in plan.tables:
-        _check_numbers(plan, dataset, result, table)
+    _check_numbers(plan, rows, set(result.tasks))
     for number in range(len(plan.clips) if full else 0):
         _check_values(plan, result, number)
 
 
-def verify_pictures(plan: Plan, dataset: Path, *, full: bool) -> None:
+def verify_pictures(plan: Plan, result: Reader, *, full: bool) -> None:
     """Compare the packets of the result's clips with the sources': the first and last, or all.
+
+    Pictures that were encoded anew are decoded and compared by PSNR.
 
     Cost: two small reads for each clip and camera; in full, all videos are read twice.
 
     Raises:
         ConversionError: A picture is not the source's, or not where the metadata say.
     """
-    result = open_reader(dataset)
     for camera in plan.footage:
         for clip in range(len(plan.clips)):
             _check_pictures(plan, result, camera, clip, full=full)
@@ -56,14 +60,21 @@ def _same(what: str, found: object, wanted: object) -> None:
 
 
 def _check_pictures(plan: Plan, result: Reader, camera: str, number: int, *, full: bool) -> None:
-    clip = plan.clips[number]
+    footage, their_frames = plan.footage[camera], plan.frames[number]
+    here = result.clip(number, camera)
+    if number in footage.blank:
+        return
+    clip, position = plan.clips[number], int(plan.positions[number])
     reader = plan.readers[clip.source]
     key = str(plan.views[clip.source].origin[camera])
-    there = reader.clip(int(plan.positions[number]), key)
-    here = result.clip(number, camera)
-    frames = np.arange(clip.length) if full else np.unique([0, clip.length - 1])
-    for frame in frames.tolist():
-        if _packet(here, frame) != _packet(there, clip.start + frame):
+    there = None if reader.in_tables(key) else reader.clip(position, key)
+    last = len(their_frames) - 1
+    for frame in range(last + 1) if full else sorted({0, last}):
+        if there is None or is_encoded(footage, number, here, frame):
+            same = shows_the_same(here, frame, reader, position, key, their_frames[frame])
+        else:
+            same = _packet(here, frame) == _packet(there, their_frames[frame])
+        if not same:
             raise ConversionError(
                 "A picture of the result is not the source's.",
                 hint="nothing was kept; the disk or the source may be damaged",
@@ -76,29 +87,30 @@ def _check_pictures(plan: Plan, result: Reader, camera: str, number: int, *, ful
 
 def _packet(place: Place, frame: int) -> bytes:
     index = place.video.index
-    packet = int(index.packet_of[place.first + frame])
+    packet = int(index.packet_of[place.frames(np.array(frame))])
     return place.video.file.read(int(index.offset[packet]), int(index.size[packet]))
 
 
-def _check_numbers(plan: Plan, dataset: Path, result: Reader, table: TableOut) -> None:
-    """Check what was renumbered in one table."""
-    keys = ["episode_index", "frame_index", "index", "task_index"]
-    with pq.ParquetFile(dataset / table.path(plan.info)) as parquet:
-        rows = parquet.read(columns=keys)
-    lengths = np.diff(plan.start[table.first : table.stop + 1])
-    first = np.repeat(plan.start[table.first : table.stop], lengths)
-    index = np.arange(int(plan.start[table.first]), int(plan.start[table.stop]))
-    wanted = {
-        "episode_index": np.repeat(np.arange(table.first, table.stop), lengths),
-        "frame_index": index - first,
-        "index": index,
-    }
-    for key, values in wanted.items():
-        if not np.array_equal(as_numpy(rows.column(key)), values):
-            raise ConversionError(f"The column {key!r} of the result is not numbered as planned.")
-    unknown = set(np.unique(as_numpy(rows.column("task_index"))).tolist()) - set(result.tasks)
-    if unknown:
-        raise ConversionError(f"Rows name task {unknown.pop()}, which the result does not have.")
+def _check_numbers(plan: Plan, rows: Written, tasks: set[int]) -> None:
+    """Check what was renumbered."""
+    _same("rows", rows.frames, int(plan.start[-1]))
+    keys = ("episode_index", "frame_index", "index", "task_index")
+    at = 0
+    for part in rows.portions([plan.info.features[key] for key in keys]):
+        index = np.arange(at, at + len(part["index"]))
+        episode = np.searchsorted(plan.start, index, side="right") - 1
+        wanted = {
+            "episode_index": episode,
+            "frame_index": index - plan.start[episode],
+            "index": index,
+        }
+        for key, values in wanted.items():
+            if not np.array_equal(part[key].reshape(-1), values):
+                raise ConversionError(f"The column {key!r} of the result is not as planned.")
+        unknown = set(np.unique(part["task_index"]).tolist()) - tasks
+        if unknown:
+            raise ConversionError(f"Rows name task {unknown.pop()}, which there is none of.")
+        at += len(index)
 
 
 def _check_values(plan: Plan, result: Reader, number: int) -> None:
@@ -107,7 +119,8 @@ def _check_values(plan: Plan, result: Reader, number: int) -> None:
     reader, view = plan.readers[clip.source], plan.views[clip.source]
     mine, theirs = result.rows_once(number, number + 1), reader.rows_once(position, position + 1)
     first = int(reader.episodes.start[position])
-    rows = np.arange(first + clip.start, first + clip.stop)
+    frames = plan.frames[number]
+    rows = first + np.array(frames)
     for key, origin in view.origin.items():
         feature = plan.info.features.get(key)
         if feature is None or feature.is_video or feature.is_language or origin is None:
@@ -116,7 +129,7 @@ def _check_values(plan: Plan, result: Reader, number: int) -> None:
             own = np.arange(int(plan.start[number]), int(plan.start[number + 1]))
             same = result.encoded(own, key) == reader.encoded(rows, origin)
         else:
-            same = _equal(mine[key], theirs[origin][clip.start : clip.stop])
+            same = _equal(mine[key], _chosen(theirs[origin], frames))
         if not same:
             raise ConversionError(
                 f"The column {key!r} of the result is not the source's.",
@@ -124,6 +137,10 @@ def _check_values(plan: Plan, result: Reader, number: int) -> None:
                 episode=number,
                 source=reader.root,
             )
+
+
+def _chosen(column: Column, frames: Frames) -> Column:
+    return column[list(frames)] if isinstance(column, np.ndarray) else [column[f] for f in frames]
 
 
 def _equal(mine: Column, theirs: Column) -> bool:

@@ -1,19 +1,22 @@
-"""Making videos of the result: packets of its clips, copied."""
+"""Making videos of the result: packets of its clips, copied or freshly encoded."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from demoreel.edit.clips import Source
-from demoreel.edit.footage import VideoOut, run_of
+from demoreel.edit.footage import Blank, Run, Take, VideoOut, run_of
 from demoreel.edit.sources import open_source
 from demoreel.errors import VideoError
-from demoreel.media.mp4_write import write_packets
+from demoreel.media.mp4 import Description, read_description
+from demoreel.media.mp4_write import PacketRun, signature, write_packets
 from demoreel.run.staging import write_whole
 
 
@@ -24,22 +27,21 @@ class VideoJob:
     Attributes:
         folder: The staging folder.
         sources: The cut list's sources.
-        keys: The camera's key in each of them.
+        keys: The camera's key in each of them; None where it has none.
         videos: What they are made of, and where each goes, relative to the dataset.
-        fps: Frames per second.
     """
 
     folder: str
     sources: Sequence[Source]
-    keys: Sequence[str]
+    keys: Sequence[str | None]
     videos: Sequence[tuple[str, VideoOut]]
-    fps: float
 
 
 def write_videos(job: VideoJob) -> dict[str, Any]:
     """Write videos.
 
-    Cost: a copy of their bytes.
+    Cost: a copy of their bytes; what is encoded takes the time of its codec, and lies on disk twice
+    until its video is whole.
 
     Raises:
         VideoError: A source's video is missing, broken, or not what it was when planned.
@@ -51,14 +53,94 @@ def write_videos(job: VideoJob) -> dict[str, Any]:
 
 
 def _write(job: VideoJob, video: VideoOut, path: Path) -> None:
-    runs = [
-        run_of(run, open_source(job.sources[run.source]), job.keys[run.source])
-        for run in video.runs
-    ]
-    frames = write_packets(path, runs, description=video.description, fps=job.fps)
+    with packets_of(video, job.sources, job.keys, Path(job.folder)) as (runs, description):
+        frames = write_packets(path, runs, description=description, fps=video.fps)
+    refuse_other_length(video, frames)
+
+
+def refuse_other_length(video: VideoOut, frames: int) -> None:
+    """Refuse a video that did not become as long as it was planned.
+
+    Raises:
+        VideoError: It has more or fewer frames.
+    """
     if frames != video.frames:
         raise VideoError(
             f"A video has {frames} frames; {video.frames} were planned.",
             hint="a source was changed in the meantime; run the command again",
             camera=video.camera,
         )
+
+
+@contextmanager
+def packets_of(
+    video: VideoOut, sources: Sequence[Source], keys: Sequence[str | None], scratch: Path
+) -> Iterator[tuple[list[PacketRun], Description]]:
+    """Yield the packets that make a video, and their description.
+
+    Args:
+        video: The video.
+        sources: The cut list's sources.
+        keys: The camera's key in each of them; None where it has none.
+        scratch: A folder on the disk that is written to; what is encoded lies there until the end.
+
+    Raises:
+        VideoError: A source's video is missing or broken, or frames cannot be encoded.
+    """
+    if video.is_copied:
+        assert video.description is not None
+        yield _copied(video, sources, keys), video.description
+        return
+    with tempfile.TemporaryDirectory(dir=scratch, prefix=".encoding-") as folder:
+        yield _made(video, sources, keys, Path(folder))
+
+
+def _copied(
+    video: VideoOut, sources: Sequence[Source], keys: Sequence[str | None]
+) -> list[PacketRun]:
+    return [
+        run_of(piece, open_source(sources[piece.source]), str(keys[piece.source]))
+        for piece in video.runs
+        if isinstance(piece, Run)
+    ]
+
+
+def _made(
+    video: VideoOut, sources: Sequence[Source], keys: Sequence[str | None], folder: Path
+) -> tuple[list[PacketRun], Description]:
+    from demoreel.edit.encode_beside import beside
+    from demoreel.edit.encode_work import encode_blank, encode_take
+
+    runs: list[PacketRun] = []
+    description = video.description
+    for number, piece in enumerate(video.runs):
+        path = folder / f"{number}.mp4"
+        if isinstance(piece, Run):
+            runs.append(run_of(piece, open_source(sources[piece.source]), str(keys[piece.source])))
+            continue
+        if isinstance(piece, Take):
+            reader = open_source(sources[piece.source])
+            made = [encode_take(piece, reader, str(keys[piece.source]), path, fps=video.fps)]
+        else:
+            assert isinstance(piece, Blank)
+            made = encode_blank(piece, path, fps=video.fps)
+        if video.description is None:
+            description = _same_header(video, description, made[0])
+        else:
+            assert description is not None
+            made[0], description = beside(video.description, description, made[0], path)
+        runs += made
+    assert description is not None
+    return runs, description
+
+
+def _same_header(video: VideoOut, before: Description | None, made: PacketRun) -> Description:
+    """Return the description of what was encoded; it must be that of what was before."""
+    own = read_description(made.video.file, name=made.video.name)
+    if own is None or (before is not None and signature(own) != signature(before)):
+        raise VideoError(
+            "The encoder gave two videos of one camera different headers.",
+            hint="try another codec",
+            camera=video.camera,
+        )
+    return before or own

@@ -39,6 +39,8 @@ class EpisodeDraft:
             takes the files over when the episode is committed; until then they stay.
         images: For each image camera the encoded pictures.
         stats: The episode's statistics; empty where there are none.
+        histograms: For cameras whose levels were counted, channels x levels: the very counts that
+            their statistics follow from.
     """
 
     columns: Mapping[str, Values]
@@ -46,6 +48,7 @@ class EpisodeDraft:
     videos: Mapping[str, Path] = field(default_factory=dict)
     images: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     stats: Stats = field(default_factory=dict)
+    histograms: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class Appender(Protocol):
@@ -104,15 +107,24 @@ class Appender(Protocol):
         """
         ...
 
-    def replace_stats(self, stats: Stats) -> None:
-        """Commit other statistics of the whole dataset."""
+    def replace_stats(
+        self, stats: Stats, *, approximate: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """Commit other statistics of the whole dataset.
+
+        Args:
+            stats: The statistics.
+            approximate: Kinds that are not exactly those of the data, by feature; None if nothing
+                is known of that.
+        """
         ...
 
-    def compact(self, *, finish: bool = False) -> bool:
+    def compact(self, *, finish: bool = False, aside: bool = False) -> bool:
         """Merge some small files; return whether there is more to do.
 
         One bounded step. Without ``finish`` only such merges are made as keep the total work within
-        a few copies of every byte, however many episodes follow.
+        a few copies of every byte, however many episodes follow. With ``aside`` files are copied by
+        a process of its own, as far as the layout can, so that a control loop here is not held up.
         """
         ...
 

@@ -28,17 +28,34 @@ class Clip:
     Attributes:
         video: The video that holds them.
         first: The video's frame that is the episode's frame 0.
+        step: Frames of the video from one frame of the episode to the next: more than one where the
+            video was filmed at a multiple of the dataset's rate.
     """
 
     video: Video
     first: int
+    step: int = 1
+
+    def frames(self, numbers: np.ndarray) -> np.ndarray:
+        """Return which of the video's frames are these frames of the episode."""
+        return np.asarray(self.first + self.step * numbers)
 
 
 class Reader(Protocol):
-    """What every layout's reader offers."""
+    """What every layout's reader offers.
+
+    Attributes:
+        layout: The layout's name.
+        root: The dataset's folder.
+        meta: The folder of its metadata: of an older version of a Lance dataset, that version's.
+        info: What the dataset says of itself.
+        episodes: Its episodes.
+        tasks: Its tasks.
+    """
 
     layout: str
     root: Path
+    meta: Path
     info: Info
     episodes: Episodes
     tasks: Tasks

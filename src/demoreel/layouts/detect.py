@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from demoreel.errors import (
     ArgumentError,
@@ -11,10 +12,15 @@ from demoreel.errors import (
     UnsupportedVersionError,
 )
 from demoreel.layouts.base import Reader
+from demoreel.layouts.lance_history import has_history, metadata_of
 from demoreel.model import Info
 from demoreel.storage.json_files import read_json
 from demoreel.storage.lance_places import RemotePlace
+from demoreel.storage.replace import finish_replacing
 from demoreel.storage.settled import settled
+
+if TYPE_CHECKING:
+    from demoreel.layouts.lance_reader import LanceReader
 
 _OLD_HUB_TABLES = ("frames", "videos", "episodes")
 
@@ -48,6 +54,8 @@ def open_reader(
     """
     if version is not None and tag is not None:
         raise ArgumentError("version= and tag= both name a version.", hint="give one of them")
+    if not root.exists():
+        finish_replacing(root)
     return settled(root, lambda: _open_as_it_lies(root, version, tag, tables))
 
 
@@ -112,18 +120,13 @@ def _reader_for(
     tag: str | None,
     tables: Path | RemotePlace | None = None,
 ) -> Reader:
-    if layout == "lance-native":
-        from demoreel.layouts.lance_native.reader import LanceNativeReader
-
-        return LanceNativeReader(root, info, table, version=version, tag=tag, tables=tables)
-    if layout == "lance-video":
-        from demoreel.layouts.lance_video.reader import LanceVideoReader
-
-        return LanceVideoReader(root, info, table, version=version, tag=tag, tables=tables)
-    if layout == "lance-frames":
-        from demoreel.layouts.lance_frames.reader import LanceFramesReader
-
-        return LanceFramesReader(root, info, table, version=version, tag=tag, tables=tables)
+    if layout.startswith("lance"):
+        meta = root / "meta"
+        if version is not None or tag is not None:
+            meta, info = _of_version(root, info, table, version, tag, tables)
+        return _lance_reader(layout)(
+            root, info, table, version=version, tag=tag, tables=tables, meta=meta
+        )
     if version is not None or tag is not None:
         raise ArgumentError(
             f"This dataset's layout is {layout}; only Lance datasets have versions and tags.",
@@ -137,6 +140,42 @@ def _reader_for(
     from demoreel.layouts.v3.reader import V3Reader
 
     return V3Reader(root, info)
+
+
+def _lance_reader(layout: str) -> type[LanceReader]:
+    if layout == "lance-native":
+        from demoreel.layouts.lance_native.reader import LanceNativeReader
+
+        return LanceNativeReader
+    if layout == "lance-video":
+        from demoreel.layouts.lance_video.reader import LanceVideoReader
+
+        return LanceVideoReader
+    from demoreel.layouts.lance_frames.reader import LanceFramesReader
+
+    return LanceFramesReader
+
+
+def _of_version(
+    root: Path,
+    info: Info,
+    table: str,
+    version: int | None,
+    tag: str | None,
+    tables: Path | RemotePlace | None,
+) -> tuple[Path, Info]:
+    """Return the metadata that belong to a version: their folder, and its ``info.json``."""
+    if not has_history(root):
+        return root / "meta", info
+    if version is None:
+        from demoreel.storage.lance_tables import LanceTable
+
+        place = (tables or root) / f"{table}.lance"
+        where = str(place) if isinstance(place, Path) else place
+        version = LanceTable(where, tag=tag).version
+    meta = metadata_of(root, version)
+    path = meta / "info.json"
+    return meta, Info.from_json(read_json(path), where=str(path))
 
 
 def _layout(root: Path, info: Info) -> tuple[str, str]:

@@ -27,9 +27,11 @@ import pyarrow as pa
 from demoreel.errors import MetadataError
 from demoreel.layouts import lance_fit
 from demoreel.layouts.appending import no_room_is_an_error
+from demoreel.layouts.lance_history import has_history, keep_metadata
 from demoreel.layouts.lance_out import BYTES_COLUMN, FEATURE_NOTE, FiledVideo
 from demoreel.layouts.v3.appender import V3Appender
-from demoreel.layouts.v3.compact import Merger
+from demoreel.layouts.v3.compact import Merger, next_group
+from demoreel.layouts.v3.copying import Copying, copy_here
 from demoreel.layouts.v3.files import Files, Place, Run
 from demoreel.layouts.v3.resume import Book, read_book
 from demoreel.layouts.writing import NewEpisode
@@ -189,7 +191,7 @@ class LanceAppender(V3Appender):
                     made = {copy: stand_in.move_into(changes, self.root)}
                     self._tables.write_hints(changes, made)
                     changes.record()
-                    self._put_in_place()
+                    self._put_in_place(changes)
                 self._tables.grow(made)
                 copy.prune()
 
@@ -221,6 +223,8 @@ class Tables:
         there = form.copy is not None and (root / form.copy).is_dir()
         self.copy = table(form.copy) if form.copy and there else None
         self.fragments: dict[int, int] = {}
+        if has_history(root) and not new:
+            keep_metadata(root, self.frames.version)  # episodes are about to be added to them
         every = [self.frames, self.videos, self.copy]
         self._every = [one for one in every if one is not None]
         kept = {one.path.name: one.keep for one in self._every}
@@ -266,14 +270,18 @@ class LanceMerger(Merger):
         self._tables = tables
         self._prunes = False
 
-    def step(self, *, finish: bool) -> bool:
+    def step(self, *, finish: bool, copy: Copying = copy_here) -> bool:
         """Make one merge, or bring the indices up to date; return whether there is more to do."""
-        if super().step(finish=finish):
+        if super().step(finish=finish, copy=copy):
             return True
         with self.alone:
             return finish and self._renew_indices()
 
-    def _merge_tables(self, files: Files, group: slice) -> None:
+    def _merge_content(self, *, finish: bool) -> bool:
+        files = self._book.tables
+        group = next_group(files.runs, files.limit, finish=finish)
+        if group is None:
+            return False
         runs = files.runs[group]
         numbers = [self._tables.fragments[run.first] for run in runs]
         frames = self._tables.frames
@@ -293,6 +301,7 @@ class LanceMerger(Merger):
                     del self._tables.fragments[run.first]
                 self._tables.fragments[merged.first] = numbers[-1]
         self._prunes = True
+        return True
 
     def _renew_indices(self) -> bool:
         self._prunes = True

@@ -6,6 +6,7 @@ numbers than it will count for them, so that what stands behind them would be lo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,12 @@ BYTES_COLUMN = "video_bytes"
 
 FEATURE_NOTE = b"demoreel.feature"
 """Where a column notes the key of its feature, which may have dots."""
+
+
+def named_after(folder: str) -> str:
+    """Return the name of the table of rows, without its ending, of a dataset in such a folder."""
+    cleaned = re.sub(r"[^\w.-]", "_", folder).lstrip(".-_").removesuffix("_videos")
+    return cleaned or "frames"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What the readers of the three Lance layouts share: ``meta/`` as in v3.0, rows in a Lance table.
 
-The metadata are those of ``meta/``, whatever version of the tables is read: Lance versions tables,
-not the files beside them. An episode that is not whole in a version is an error when it is read.
+Lance versions tables, not the files beside them; the metadata of older versions are those that were
+kept (``lance_history.py``). An episode that is not whole in a version is an error when it is read.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class LanceReader(V3Metadata):
         version: A version of that table; None is the newest.
         tag: A version's name.
         tables: The folder of the tables, if not ``root``; it may lie in an object store.
+        meta: The folder of the metadata, if not ``meta`` in ``root``.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
@@ -62,9 +63,11 @@ class LanceReader(V3Metadata):
         version: int | None = None,
         tag: str | None = None,
         tables: Place | None = None,
+        meta: Path | None = None,
     ) -> None:
         folder, name = tables or root, self.videos_of(table, info)
-        super().__init__(root, info, filmed=info.video_keys if name is not None else ())
+        filmed = info.video_keys if name is not None else ()
+        super().__init__(root, info, filmed, meta=meta)
         self._frames, self._videos_table = tables_of(
             folder / f"{table}.lance",
             folder / f"{name}.lance" if name is not None else None,
@@ -85,6 +88,11 @@ class LanceReader(V3Metadata):
     def _videos(self) -> LanceVideos:
         assert self._videos_table is not None
         return LanceVideos(self._videos_table)
+
+    def share_videos(self, other: LanceReader) -> None:
+        """Take the videos that another reader of the same table has found, and save the search."""
+        self._videos_table = other._videos_table
+        self.__dict__["_videos"] = other._videos
 
     @property
     def tables(self) -> dict[str, LanceTable]:

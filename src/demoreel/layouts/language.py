@@ -12,9 +12,15 @@ def parsed_rows(rows: list[dict[str, Any]] | None, *, key: str, where: str) -> l
     """Return one frame's language rows; tool calls, stored as JSON text, become objects.
 
     Raises:
-        TableError: A tool call is not JSON.
+        TableError: The column holds something else, or a tool call is not JSON.
     """
     found = []
+    if not isinstance(rows, list | None) or not all(isinstance(row, dict) for row in rows or []):
+        raise TableError(
+            f"The column {key!r} does not hold language rows.",
+            hint="info.json and the table were not written together",
+            file=where,
+        )
     for row in rows or []:
         calls = row.get("tool_calls")
         found.append({**row, "tool_calls": calls and [_parsed(c, key, where) for c in calls]})
@@ -26,5 +32,5 @@ def _parsed(call: object, key: str, where: str) -> object:
         return call
     try:
         return json.loads(call)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TableError(f"A tool call in {key!r} is not JSON ({error}).", file=where) from error

@@ -17,6 +17,7 @@ from demoreel.layouts.lance_reader import LanceReader
 from demoreel.media.packet_bytes import PACKETS_COLUMN
 from demoreel.model import Feature
 from demoreel.storage import lance_calls
+from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.lance_process import may_use_lance
 from demoreel.storage.lance_tables import LanceTable
 
@@ -104,7 +105,7 @@ def _parquet_rows(reader: Reader, features: dict[str, Feature], positions: np.nd
             for number, path in enumerate(paths)
         ]
         schema = fragments[0].physical_schema
-    except (pa.ArrowInvalid, OSError) as error:
+    except UNREADABLE as error:
         raise TableError(
             f"A table is not readable ({str(error).splitlines()[0]}).",
             hint="restore the file",

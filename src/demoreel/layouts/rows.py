@@ -25,11 +25,14 @@ from demoreel.layouts.column_store import ColumnStore, PassingColumns
 from demoreel.layouts.find_rows import find_rows, runs
 from demoreel.layouts.language import parsed_rows
 from demoreel.model import Episodes, Feature, Info
-from demoreel.storage.arrow import as_numpy
+from demoreel.storage.arrow import UNREADABLE, as_numpy, is_number
+from demoreel.storage.local import refuse_special
 from demoreel.storage.lru import ByteCache
 
 _ARROW_BYTES = 256 << 20
 _TABLE_BYTES = 64 << 20
+_SMALL = 1 << 12  # rows
+_WHICH_ROW = ("episode_index", "frame_index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +118,12 @@ class ParquetRows:
     def _fill_from(
         self, name: str, positions: list[int], store: ColumnStore | PassingColumns
     ) -> None:
-        file = self._file(positions[0])
+        file, table = self._file_and_table(positions[0])
         for position in positions:
             self._refuse_problem(file, position)
         needed = file.groups_of(positions)
-        table = self._read(name, file, needed, [f.key for f in self._numeric])
+        if table is None or len(needed) < len(file.edges) - 1:
+            table = self._read(name, file, needed, [f.key for f in self._numeric])
         target = np.concatenate([file.target[file.edges[g] : file.edges[g + 1]] for g in needed])
         keep = np.flatnonzero(target >= 0)
         where = str(self._root / name)
@@ -152,11 +156,17 @@ class ParquetRows:
                 store.mark_filled(position)
 
     def _file(self, position: int) -> _File:
+        return self._file_and_table(position)[0]
+
+    def _file_and_table(self, position: int) -> tuple[_File, pa.Table | None]:
+        """Return what is known of a file, and its numbers if they were read to find out."""
         name = self._file_of(position)
         now = self._identity(name)
-        return self._files.get(
-            (name, now), lambda: self._inspect(name, now, self._positions_in(position))
+        read: list[pa.Table] = []
+        file = self._files.get(
+            (name, now), lambda: self._inspect(name, now, self._positions_in(position), read)
         )
+        return file, read[0] if read else None
 
     def _identity(self, name: str) -> object:
         """Return what changes when another file takes this one's place, as merging has it."""
@@ -166,25 +176,48 @@ class ParquetRows:
             return None
         return status.st_ino, status.st_size, status.st_mtime_ns
 
-    def _inspect(self, name: str, identity: object, expected: np.ndarray) -> tuple[_File, int]:
-        """Read a file's footer and its two smallest columns: which row is which."""
+    def _inspect(
+        self, name: str, identity: object, expected: np.ndarray, read: list[pa.Table]
+    ) -> tuple[_File, int]:
+        """Read a file's footer and its two smallest columns: which row is which.
+
+        Of a small file, as v2's are, all numbers are read in one go, and put into ``read``.
+        """
         with self._open(name) as parquet:
             sizes = [parquet.metadata.row_group(g).num_rows for g in range(parquet.num_row_groups)]
             present = set(parquet.schema_arrow.names)
-            keys = [key for key in ("episode_index", "frame_index") if key in present]
+            keys = [key for key in _WHICH_ROW if key in present]
             if "episode_index" not in keys:
                 raise TableError(
                     "The table has no episode_index column.", dataset=self._root, file=name
                 )
+            if parquet.num_row_groups == 1 and sizes[0] <= _SMALL:
+                own = [feature.key for feature in self._numeric]
+                if present.issuperset(own):
+                    keys = list(dict.fromkeys([*keys, *own]))
             table = self._decoded(name, lambda: parquet.read(columns=keys))
-        episode = as_numpy(table.column("episode_index"))
-        frame = as_numpy(table.column("frame_index")) if "frame_index" in keys else None
+        if len(keys) > len(_WHICH_ROW):
+            read.append(table)
+        episode = self._counting(table, "episode_index", name)
+        frame = self._counting(table, "frame_index", name) if "frame_index" in keys else None
         rows, problem = find_rows(self._episodes, expected, episode, frame)
         target = np.full(len(episode), -1, dtype=np.int64)
         for position, places in rows.items():
             target[places] = int(self._episodes.start[position]) + np.arange(len(places))
         edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         return _File(rows, target, edges, problem, identity), target.nbytes * 2 + 200 * len(rows)
+
+    def _counting(self, table: pa.Table, key: str, name: str) -> np.ndarray:
+        """Return a column that says which row is which."""
+        column = table.column(key)
+        if not is_number(column.type) or column.null_count:
+            raise TableError(
+                f"The table's {key} is not a number in every row.",
+                hint="restore the file, or mend the dataset with demoreel repair",
+                dataset=self._root,
+                file=name,
+            )
+        return as_numpy(column)
 
     def _positions_in(self, position: int) -> np.ndarray:
         """Return the positions of the episodes that share this one's file."""
@@ -244,6 +277,7 @@ class ParquetRows:
     def _open(self, name: str) -> pq.ParquetFile:
         path = self._root / name
         try:
+            refuse_special(path)
             return pq.ParquetFile(path, memory_map=False)
         except FileNotFoundError as error:
             raise TableError(
@@ -252,7 +286,7 @@ class ParquetRows:
                 dataset=self._root,
                 file=name,
             ) from error
-        except (pa.ArrowInvalid, OSError) as error:
+        except UNREADABLE as error:
             raise TableError(
                 "A table is not readable: it is cut off, or was never finished "
                 f"({_first_line(error)}).",
@@ -264,7 +298,7 @@ class ParquetRows:
     def _decoded(self, name: str, read: Callable[[], pa.Table]) -> pa.Table:
         try:
             return read()
-        except (pa.ArrowInvalid, OSError) as error:
+        except UNREADABLE as error:
             raise TableError(
                 f"A table is damaged ({_first_line(error)}).",
                 hint="restore the file, or leave its episodes out with episodes=",

@@ -9,6 +9,10 @@ here, once per file, by two readings:
 
 Where they agree, or one is ruled out by the others, the answer is sure. Where not, the episode
 gets a problem in words, and reading it is an error. A neighbour's picture is never an answer.
+
+A video may have been filmed at a multiple of the dataset's rate. Then every so many of its frames
+belong to an episode, and both readings must hold for each of them: counted from the first, and by
+the clock.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import numpy as np
 _STEP_SLACK = 1e-3  # containers round durations to milliseconds: that much per episode
 _FLOAT_SLACK = 2.0**-23  # metadata may have passed through 32-bit floats
 _ON_A_FRAME = 0.25  # of a frame's duration
+_SAME_RATE = 0.01  # that two rates may differ; whether frames are on time is looked at too
 
 
 @dataclass(slots=True)
@@ -30,10 +35,12 @@ class Spans:
     Attributes:
         first: First frame of each episode; -1 where ``problem`` has an entry.
         problem: What is wrong, by place in the input arrays.
+        step: Frames of the video from one frame of an episode to the next.
     """
 
     first: np.ndarray
     problem: dict[int, str] = field(default_factory=dict)
+    step: int = 1
 
 
 def resolve_spans(
@@ -60,6 +67,16 @@ def resolve_spans(
     clock = _Clock(seconds, fps, _origin(from_timestamp, seconds))
     order = np.argsort(from_timestamp, kind="stable").tolist()
     fills_the_file = int(length.sum()) == len(seconds)
+    spans.step = 1 if fills_the_file else _step(seconds, fps)
+    if spans.step > 1:
+        for place in order:
+            begin = float(from_timestamp[place]) + clock.origin
+            end = None if to_timestamp is None else float(to_timestamp[place]) + clock.origin
+            found, wrong = _every_so_many(clock, spans.step, int(length[place]), begin, end)
+            spans.first[place] = found
+            if wrong:
+                spans.problem[place] = wrong
+        return _checked(spans, order, length)
     chain = _Chain(next_first=0, next_second=float(seconds[0]), links=0)
     for place in order:
         begin = float(from_timestamp[place]) + clock.origin
@@ -76,9 +93,47 @@ def resolve_spans(
         too_long = _length_problem(clock, first, frames, begin, end)
         if too_long:
             spans.problem[place] = too_long
+    return _checked(spans, order, length)
+
+
+def _checked(spans: Spans, order: list[int], length: np.ndarray) -> Spans:
     _refuse_overlaps(spans, order, length)
     spans.first[list(spans.problem)] = -1
     return spans
+
+
+def _step(seconds: np.ndarray, fps: float) -> int:
+    """Return how many frames the video has for each of the dataset's; 1 where that is no number."""
+    took = float(seconds[-1] - seconds[0])
+    if took <= 0:
+        return 1
+    times = (len(seconds) - 1) / took / fps
+    step = max(1, round(times))
+    return step if abs(times / step - 1) <= _SAME_RATE else 1
+
+
+def _every_so_many(
+    clock: _Clock, step: int, frames: int, begin: float, end: float | None
+) -> tuple[int, str | None]:
+    """Return the first frame of an episode that has every ``step``-th frame, or what is wrong."""
+    first = clock.nearest(begin)
+    said = f"from_timestamp {begin - clock.origin:.6f} s"
+    if not clock.is_on(first, begin):
+        return -1, f"{said} falls between frames: the nearest is frame {first}"
+    last = first + step * (frames - 1)
+    if last >= len(clock.seconds):
+        return -1, f"it needs frames {first} to {last}, the video has {len(clock.seconds)}"
+    found = clock.seconds[first : last + 1 : step]
+    wanted = begin + np.arange(frames) / clock.fps
+    gap = 1 / (clock.fps * step)
+    slack = np.minimum(_ON_A_FRAME * gap + _FLOAT_SLACK * np.abs(wanted), 0.49 * gap)
+    if (np.abs(found - wanted) > slack).any():
+        return -1, f"every {step}th frame from {first} on is not shown when the rows say"
+    slack_at_end = 1.5 / clock.fps + _STEP_SLACK + _FLOAT_SLACK * abs(end or 0.0)
+    if end is not None and abs((end - begin) - frames / clock.fps) > slack_at_end:
+        claimed = round((end - begin) * clock.fps)
+        return -1, f"from_timestamp to to_timestamp is {claimed} frames, but it has {frames} rows"
+    return first, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +233,7 @@ def _length_problem(
 def _refuse_overlaps(spans: Spans, order: list[int], length: np.ndarray) -> None:
     placed = [place for place in order if spans.first[place] >= 0]
     for before, after in itertools.pairwise(placed):
-        stop = int(spans.first[before] + length[before])
+        stop = int(spans.first[before] + spans.step * (length[before] - 1) + 1)
         if stop > spans.first[after]:
             said = (
                 f"{stop - int(spans.first[after])} frames are claimed by two episodes: one ends "

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -43,6 +43,7 @@ class NewEpisode:
     table: pa.Table
     videos: dict[str, NewVideo]
     stats: Stats | None
+    histograms: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class _Writer(Protocol):
@@ -223,11 +224,16 @@ def _stat_keys(stats: Stats | None) -> set[tuple[str, str]]:
 def write_json(path: Path, value: object) -> None:
     """Write a JSON file the way LeRobot does, indented and with its text readable."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=4, ensure_ascii=False), encoding="utf-8")
+    path.write_bytes(_encoded(json.dumps(value, indent=4, ensure_ascii=False)))
 
 
 def write_json_lines(path: Path, values: Sequence[object]) -> None:
     """Write one JSON object per line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(value, ensure_ascii=False) + "\n" for value in values)
-    path.write_text("".join(lines), encoding="utf-8")
+    path.write_bytes(_encoded("".join(lines)))
+
+
+def _encoded(text: str) -> bytes:
+    """Return JSON as bytes; half a character, which UTF-8 cannot say, as the escape it came as."""
+    return text.encode("utf-8", "backslashreplace")

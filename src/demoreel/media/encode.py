@@ -147,7 +147,17 @@ class VideoEncoder:
             ArgumentError: The picture has another shape or type; nothing was encoded.
             VideoError: The encoder or the disk failed; the file is of no use, call ``abort()``.
         """
-        frame = self._frame_of(picture)
+        self.add_frame(self._frame_of(picture))
+
+    def add_frame(self, frame: av.VideoFrame) -> None:
+        """Encode the next picture as a decoder gave it, without a way through RGB.
+
+        Args:
+            frame: A frame of the video's size and pixel format; its time is set here.
+
+        Raises:
+            VideoError: As for ``add``.
+        """
         frame.pts = self.frames
         frame.time_base = 1 / self._rate
         self._write(frame)

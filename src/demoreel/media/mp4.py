@@ -161,6 +161,8 @@ def _find_moov(file: Bytes, name: str) -> bytes | None:
         if at + 8 > file.size:
             break
         header = head[at : at + 16] if at + 16 <= len(head) else file.read(at, 16)
+        if len(header) < 8:  # it says that it is longer than it is
+            break
         size, kind = struct.unpack(">I4s", header[:8])
         skip = 8
         if size == 1 and len(header) >= 16:

@@ -276,6 +276,45 @@ class Dataset:
 
         return answer(self._reader, self._positions, query)
 
+    def to_ray(
+        self,
+        *,
+        columns: Iterable[str] | None = None,
+        cameras: Iterable[str] = (),
+        encoded: bool = False,
+        blocks: int | None = None,
+    ) -> Any:
+        """Return the chosen episodes as a ``ray.data.Dataset``, a row an episode.
+
+        A row has ``episode_index``, ``length``, ``task`` (the first), ``tasks``, and for every
+        other column an array of (length, ...), or a list for text and language. Windows do not
+        apply.
+
+        Cost: nothing is read here. Workers read an episode when its row is wanted, from the path
+        that the dataset has here: all machines must see it there. Needs the extra ``ray``.
+
+        Args:
+            columns: Only these columns; None is all but the cameras.
+            cameras: Cameras whose pictures belong to the rows: (length, channels, height, width),
+                as in samples. An episode is then held in a worker's memory, decoded.
+            encoded: Give pictures encoded instead, a list of bytes: as they lie in the tables,
+                those from videos as PNG (depth of 16 bits, in millimetres).
+            blocks: Into how many blocks Ray divides the episodes; None leaves it to Ray.
+
+        Raises:
+            UnknownKeyError: There is no such column or camera.
+            MissingExtraError: Ray Data is not installed.
+        """
+        from demoreel.read.to_ray import to_ray
+
+        return to_ray(
+            self,
+            columns=None if columns is None else _listed(columns),
+            cameras=_listed(cameras),
+            encoded=encoded,
+            blocks=blocks,
+        )
+
     def __repr__(self) -> str:
         return (
             f"<Dataset {self.root.name}: {self.layout}, {len(self.episodes)} episodes, "

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from demoreel.errors import ArgumentError, UnknownKeyError, nearest
-from demoreel.layouts.base import Column, Reader
+from demoreel.layouts.base import Clip, Column, Reader
 from demoreel.media.decode import group_frames
 from demoreel.model import Episode
 from demoreel.read.pictures import Camera
@@ -96,17 +96,17 @@ class EpisodeView:
             return
         clip = self._reader.clip(self._position, camera.feature.key)
         portion: list[int] = []
-        for group in group_frames(clip.video.index, np.arange(start, stop) + clip.first):
+        for group in group_frames(clip.video.index, clip.frames(np.arange(start, stop))):
             portion += group
             if len(portion) >= _FRAMES_AT_ONCE:
-                yield self._rows_of_frames(portion, clip.first)
+                yield self._rows_of_frames(portion, clip)
                 portion = []
         if portion:
-            yield self._rows_of_frames(portion, clip.first)
+            yield self._rows_of_frames(portion, clip)
 
-    def _rows_of_frames(self, frames: list[int], first: int) -> np.ndarray:
+    def _rows_of_frames(self, frames: list[int], clip: Clip) -> np.ndarray:
         begin = int(self._reader.episodes.start[self._position])
-        return np.sort(np.array(frames, dtype=np.int64)) - first + begin
+        return (np.sort(np.array(frames, dtype=np.int64)) - clip.first) // clip.step + begin
 
     def _rows(self, start: int, stop: int) -> np.ndarray:
         begin = int(self._reader.episodes.start[self._position])

@@ -80,7 +80,7 @@ class Camera:
         for part, part_targets in zip(np.split(rows, cuts), np.split(targets, cuts), strict=True):
             position = int(episodes.positions_of_rows(part[:1])[0])
             clip = self._reader.clip(position, self.feature.key)
-            frames = part - int(episodes.start[position]) + clip.first
+            frames = clip.frames(part - int(episodes.start[position]))
             entry = videos.setdefault(clip.video.name, (clip.video, [], []))
             entry[1].append(frames)
             entry[2].append(part_targets)

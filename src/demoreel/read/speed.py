@@ -239,7 +239,7 @@ def stretches(reader: Reader, camera: Feature, rows: np.ndarray) -> Iterator[Str
         position = int(episodes.positions_of_rows(part[:1])[0])
         clip = reader.clip(position, camera.key)
         _, frames = videos.setdefault(clip.video.name, (clip.video, []))
-        frames.append(part - int(episodes.start[position]) + clip.first)
+        frames.append(clip.frames(part - int(episodes.start[position])))
     for video, parts in videos.values():
         for group in group_frames(video.index, np.unique(np.concatenate(parts))):
             yield Stretch(video.index, video.file, video.name, group)

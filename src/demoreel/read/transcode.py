@@ -12,13 +12,13 @@ import heapq
 import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from demoreel.errors import ArgumentError, DemoreelError, PictureError, VideoError
-from demoreel.layouts.base import Reader
+from demoreel.layouts.base import Clip, Reader
 from demoreel.media.colour import depth_codes
 from demoreel.media.decode import Decoder, Stretch
 from demoreel.media.picture_encode import PictureCodec, encode_picture
@@ -178,12 +178,12 @@ class _Plan:
                 raise self.located(error, camera, position=position) from error
             row = int(self.reader.episodes.start[position])
             length = int(self.reader.episodes.length[position])
-            if run and clip.video.name == run.video.name and clip.first == run.first + run.length:
-                run = _Run(run.video, run.first, run.length + length, run.row)
+            if run and run.is_followed_by(clip):
+                run = replace(run, length=run.length + length)
                 continue
             if run:
                 yield run
-            run = _Run(clip.video, clip.first, length, row)
+            run = _Run(clip.video, clip.first, length, row, clip.step)
         if run:
             yield run
 
@@ -212,17 +212,29 @@ class _Run:
         first: The first of its frames.
         length: How many.
         row: The first frame's position in the dataset.
+        step: Frames of the video from one to the next.
     """
 
     video: Video
     first: int
     length: int
     row: int
+    step: int
+
+    def is_followed_by(self, clip: Clip) -> bool:
+        """Whether a clip goes on where this ends."""
+        same = clip.video.name == self.video.name and clip.step == self.step
+        return same and clip.first == self.frames.stop
+
+    @property
+    def frames(self) -> range:
+        """The video's frames."""
+        return range(self.first, self.first + self.step * self.length, self.step)
 
 
 def _cuts(run: _Run) -> Iterator[tuple[int, int]]:
     """Cut a run where decoding can begin anew, every 32 frames or at the next chance after."""
-    starts = run.video.index.starts(np.arange(run.first, run.first + run.length))
+    starts = run.video.index.starts(np.array(run.frames))
     begin = 0
     for cut in (*(np.flatnonzero(np.diff(starts)) + 1).tolist(), run.length):
         if cut - begin >= _FRAMES_IN_JOB or cut == run.length:
@@ -237,12 +249,11 @@ class _VideoJob:
         self._plan = plan
         self._camera = camera
         self._run = run
-        self._frames = range(run.first + at, run.first + end)
+        self._frames = run.frames[at:end]
         self.row = run.row + at
 
     def encode(self, decoder: Decoder, shelf: Shelf) -> None:
         video, codec = self._run.video, self._plan.codec
-        shift = self.row - self._frames.start
         try:
             stretch = Stretch(video.index, video.file, video.name, tuple(self._frames))
             for number, frame in decoder.frames(stretch):
@@ -250,11 +261,14 @@ class _VideoJob:
                     data = encode_picture(depth_codes(frame), codec)
                 else:
                     data = encode_picture(decoder.painter.packed(frame), codec)
-                shelf.put(self._camera.key, number + shift, data)
+                shelf.put(self._camera.key, self._row_of(number), data)
         except VideoError as error:
             broken = error.where.get("frame")
-            row = broken + shift if isinstance(broken, int) else self.row
+            row = self._row_of(broken) if isinstance(broken, int) else self.row
             raise self._plan.located(error, self._camera, row=row) from error
+
+    def _row_of(self, frame: int) -> int:
+        return self.row + (frame - self._frames.start) // self._frames.step
 
 
 class _TableJob:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from demoreel.errors import FrameMismatchError
 from demoreel.layouts.appending import Appender, EpisodeDraft
 from demoreel.layouts.detect import open_reader
 from demoreel.model import Info, Stats
 from demoreel.record.encoding import FinishedVideo
-from demoreel.record.totals import Totals, picture_stats, with_exact_numbers
+from demoreel.record.totals import Totals, counted_before, with_exact_numbers
+from demoreel.stats.levels import camera_stats
 from demoreel.stats.running import Pictures, episode_stats, finish
 
 
@@ -33,6 +34,13 @@ class Taken:
     counts: Mapping[str, Pictures] = field(default_factory=dict)
 
 
+class NumberStats(NamedTuple):
+    """Statistics of all that is no camera: of an episode, and of the dataset with it."""
+
+    episode: Stats
+    total: Stats
+
+
 class Committer:
     """Commits episodes, and keeps the statistics of them all.
 
@@ -46,7 +54,9 @@ class Committer:
     def __init__(self, appender: Appender, *, root: Path) -> None:
         self._appender = appender
         self._root = root
-        self._totals = Totals(appender.stats if appender.episodes else None)
+        self._totals = Totals(None)
+        if appender.episodes:
+            self._totals = Totals(appender.stats, counted_before(open_reader(root)))
         self.saved = 0
 
     @property
@@ -59,30 +69,47 @@ class Committer:
         """Episodes that are committed."""
         return self._appender.episodes
 
-    def commit(self, taken: Taken, videos: Mapping[str, FinishedVideo]) -> int:
+    def count_numbers(self, taken: Taken) -> NumberStats:
+        """Return the statistics of an episode's numbers; its videos may still be encoded.
+
+        They are good for the next ``commit`` only.
+        """
+        made = self._appender.default_columns(taken.tasks)
+        episode = finish(episode_stats(self.info.features, {**taken.columns, **made}))
+        return NumberStats(episode, self._totals.with_numbers(episode, self.info.cameras))
+
+    def commit(
+        self,
+        taken: Taken,
+        videos: Mapping[str, FinishedVideo],
+        *,
+        numbers: NumberStats | None = None,
+    ) -> int:
         """Commit an episode and return its number.
+
+        Args:
+            taken: The episode.
+            videos: Its videos.
+            numbers: What ``count_numbers`` said of it; without, it is asked here.
 
         Raises:
             FrameMismatchError: A camera does not hold as many frames as there are rows.
             DiskFullError: There is no room; nothing was committed, and this may be tried again.
         """
         self._refuse_other_lengths(taken, videos)
+        numbers = numbers or self.count_numbers(taken)
+        features = self.info.features
         counts = {**taken.counts, **{key: video.stats for key, video in videos.items()}}
-        stats = self._stats(taken, counts)
+        seen = {key: camera_stats(counted, features[key]) for key, counted in counts.items()}
         paths = {key: video.path for key, video in videos.items()}
-        draft = EpisodeDraft(taken.columns, taken.tasks, paths, taken.images, stats)
-        total = self._totals.with_episode(stats, counts, self.info.features)
+        histograms = {key: counted.histogram() for key, counted in counts.items()}
+        stats = {**numbers.episode, **seen}
+        draft = EpisodeDraft(taken.columns, taken.tasks, paths, taken.images, stats, histograms)
+        total = {**numbers.total, **self._totals.with_pictures(seen, counts, features)}
         index = self._appender.append(draft, total_stats=total)
         self._totals.keep(total, counts)
         self.saved += 1
         return index
-
-    def _stats(self, taken: Taken, counts: Mapping[str, Pictures]) -> Stats:
-        made = self._appender.default_columns(taken.tasks)
-        stats = finish(episode_stats(self.info.features, {**taken.columns, **made}))
-        for key, counted in counts.items():
-            stats[key] = picture_stats(counted, self.info.features[key])
-        return stats
 
     def _refuse_other_lengths(self, taken: Taken, videos: Mapping[str, FinishedVideo]) -> None:
         frames = {key: video.frames for key, video in videos.items()}
@@ -101,4 +128,7 @@ class Committer:
         """Replace quantiles that were merged by those of all rows; reads the numbers once."""
         stats = self._totals.stats
         if self.saved and stats is not None:
-            self._appender.replace_stats(with_exact_numbers(stats, open_reader(self._root)))
+            self._appender.replace_stats(
+                with_exact_numbers(stats, open_reader(self._root)),
+                approximate=self._totals.approximate(self.info.cameras),
+            )

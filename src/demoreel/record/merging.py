@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from demoreel.errors import DemoreelError
 from demoreel.layouts.appending import Appender
 
 log = logging.getLogger(__name__)
 
+_SOON_S = 0.01  # the frame that follows on an episode goes first
+
 
 class Merger:
     """Merges a dataset's small files in a thread, a step at a time, whenever there are enough.
+
+    The thread only waits and commits; the copying is done in another process.
 
     A step that fails costs nothing but the merging: episodes are safe in their small files.
 
@@ -37,8 +42,9 @@ class Merger:
         while True:
             self._wanted.wait()
             self._wanted.clear()
+            time.sleep(_SOON_S)
             try:
-                while not self._over and self._appender.compact():
+                while not self._over and self._appender.compact(aside=True):
                     pass
             except (DemoreelError, OSError) as error:
                 log.warning("small files stay unmerged for now: %s", error)

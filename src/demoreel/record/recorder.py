@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from demoreel.errors import ArgumentError, EncoderBehindError
 from demoreel.layouts.appending import Appender
+from demoreel.media.settings import VideoSettings
 from demoreel.model import Info
 from demoreel.record.behind import WORKDIR, Behind, seal_note, write_sealed_rows
 from demoreel.record.clock import CaptureClock, EpisodeReport, timing
@@ -30,6 +31,7 @@ from demoreel.record.frames import CheckedFrame, EpisodeRows, FrameCheck
 from demoreel.record.images import ImageWriters
 from demoreel.record.merging import Merger
 from demoreel.record.spec import CAPTURE_TIME
+from demoreel.stats.running import Numbers
 
 _BEHIND_S = 0.5  # of recording yet to encode, from which saving does not wait for the encoders
 
@@ -90,7 +92,7 @@ class Recorder:
             else None
         )
         self._images = ImageWriters(self.info.image_keys, workdir=workdir, memory_mb=memory_mb)
-        _import_what_saving_needs()
+        _try_what_saving_needs(workdir)
         self._begin_episode()
 
     def _begin_episode(self) -> None:
@@ -227,8 +229,11 @@ class Recorder:
         return self._behind.waiting > 0 or self.backlog.seconds_behind > _BEHIND_S
 
     def _commit(self, taken: Taken) -> int:
-        videos = self._encoders.finish_episode() if self._encoders is not None else {}
-        return self._committer.commit(taken, videos)
+        if self._encoders is None:
+            return self._committer.commit(taken, {})
+        self._encoders.end_episode()
+        numbers = self._committer.count_numbers(taken)  # while the encoders finish
+        return self._committer.commit(taken, self._encoders.finish_episode(), numbers=numbers)
 
     def _seal(self, taken: Taken) -> int:
         assert self._encoders is not None
@@ -271,9 +276,9 @@ class Recorder:
         if not self._behind.waiting:  # else what is there is an episode
             shutil.rmtree(self._workdir, ignore_errors=True)
         try:
-            self._committer.make_exact()
             while self._merge and self._appender.compact(finish=True):
                 pass
+            self._committer.make_exact()  # reads all rows: quicker from few files
         finally:
             self._appender.close()
 
@@ -301,8 +306,24 @@ class Recorder:
         )
 
 
-def _import_what_saving_needs() -> None:
-    """Import now what the first ``save_episode`` would: a third of a second, in the loop's way."""
-    for name in ("pyarrow.parquet", "demoreel.media.remux", "demoreel.media.video"):
-        importlib.import_module(name)
-    pa.array(np.zeros(1))  # imports pandas, where it is installed
+def _try_what_saving_needs(workdir: Path) -> None:
+    """Import and use now what the first ``save_episode`` would: it would take it half a second."""
+    import pyarrow.parquet as pq
+
+    from demoreel.media.encode import VideoEncoder
+    from demoreel.media.remux import probe
+
+    importlib.import_module("demoreel.media.video")
+    numbers = Numbers()
+    numbers.add(np.zeros((2, 1)))
+    numbers.finish()
+    wide = {f"{number}": np.zeros(1) for number in range(100)}
+    pq.write_table(pa.table(wide), pa.BufferOutputStream())  # imports pandas, where there is one
+    path = workdir / f".trial-{os.getpid()}.mp4"
+    settings = VideoSettings(codec="mpeg4")
+    try:
+        with VideoEncoder(path, fps=30, width=32, height=32, settings=settings) as video:
+            video.add(np.zeros((32, 32, 3), np.uint8))
+        probe(path)
+    finally:
+        path.unlink(missing_ok=True)

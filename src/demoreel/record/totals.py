@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-import numpy as np
-
+from demoreel.edit.believed import believed
+from demoreel.edit.carried import carried_from
+from demoreel.edit.passes import all_numbers
 from demoreel.layouts.base import Reader
-from demoreel.media.depth import depth_table
+from demoreel.layouts.histograms import histogram_files
 from demoreel.model import Feature, Stats
-from demoreel.stats.running import QUANTILES, Numbers, Pictures, combine
+from demoreel.stats.levels import camera_stats
+from demoreel.stats.running import Pictures, combine
 
 
 class Totals:
@@ -22,24 +24,40 @@ class Totals:
 
     Args:
         before: The statistics of the episodes that were there already; None where there were none.
+        counted: The levels of all of their pictures; None where not all were counted.
     """
 
-    def __init__(self, before: Stats | None) -> None:
+    def __init__(self, before: Stats | None, counted: Mapping[str, Pictures] | None = None) -> None:
         self._total = before
         self._counted: dict[str, Pictures] | None = {} if before is None else None
+        if counted is not None:
+            self._counted = dict(counted)
 
-    def with_episode(
+    def with_numbers(self, numbers: Stats, cameras: Collection[str]) -> Stats:
+        """Return the statistics of all that is no camera, with one more episode."""
+        before = {key: kinds for key, kinds in (self._total or {}).items() if key not in cameras}
+        return combine([before, numbers]) if before else numbers
+
+    def with_pictures(
         self, stats: Stats, pictures: Mapping[str, Pictures], features: Mapping[str, Feature]
     ) -> Stats:
-        """Return the statistics with one more episode; nothing is kept before ``keep``."""
-        whole = stats if self._total is None else combine([self._total, stats])
-        if self._counted is not None:
-            for key, counts in pictures.items():
-                merged = Pictures()
-                if key in self._counted:
-                    merged.merge(self._counted[key])
-                merged.merge(counts)
-                whole = {**whole, key: picture_stats(merged, features[key])}
+        """Return the statistics of the cameras with one more episode.
+
+        Args:
+            stats: The episode's, of each camera.
+            pictures: The counts that they follow from.
+            features: The dataset's features.
+        """
+        if self._counted is None:
+            before = {key: kinds for key, kinds in (self._total or {}).items() if key in stats}
+            return combine([before, stats])
+        whole = {}
+        for key, counts in pictures.items():
+            merged = Pictures()
+            if key in self._counted:
+                merged.merge(self._counted[key])
+            merged.merge(counts)
+            whole[key] = camera_stats(merged, features[key])
         return whole
 
     def keep(self, total: Stats, pictures: Mapping[str, Pictures]) -> None:
@@ -54,46 +72,33 @@ class Totals:
         """The statistics of all that was kept."""
         return self._total
 
+    def approximate(self, cameras: Collection[str]) -> dict[str, list[str]]:
+        """Return which statistics of these cameras are approximate: all, or none."""
+        if self._counted is not None or self._total is None:
+            return {}
+        return {key: list(kinds) for key, kinds in self._total.items() if key in cameras}
+
+
+def counted_before(reader: Reader) -> dict[str, Pictures] | None:
+    """Return the levels of all pictures that a dataset has; None where not all were counted.
+
+    Cost: reads the histograms once; nothing but a look where there are none.
+    """
+    cameras = reader.info.cameras
+    if not histogram_files(reader.meta):
+        return None if cameras else {}
+    found = {key: Pictures() for key in cameras}
+    for counted in believed(reader, carried_from(reader, list(cameras)).pictures):
+        histogram = counted.histogram
+        found[histogram.camera].merge(Pictures.counted(histogram.counts, histogram.frames))
+    frames = reader.episodes.total_frames
+    return found if all(pictures.count == frames for pictures in found.values()) else None
+
 
 def with_exact_numbers(stats: Stats, reader: Reader) -> Stats:
     """Return statistics whose numbers are those of all rows, quantiles too.
 
-    Cost: reads every column of numbers once, one at a time.
+    Cost: reads the columns of numbers two to four times; memory for some 100,000 rows.
     """
-    rows = np.arange(reader.episodes.total_frames)
-    exact = dict(stats)
-    for key, feature in reader.info.features.items():
-        if feature.is_numeric and key in stats:
-            numbers = Numbers()
-            numbers.add(np.asarray(reader.rows(rows, [key])[key]))
-            exact[key] = numbers.finish()
-    return exact
-
-
-def picture_stats(counted: Pictures, feature: Feature) -> dict[str, np.ndarray]:
-    """Return a camera's statistics; those of a depth video in the unit that it was recorded in."""
-    if not (feature.is_depth and feature.is_video):
-        return counted.finish()
-    code = feature.depth_code
-    assert code is not None
-    return _of_codes(counted, depth_table(code, unit=code.unit))
-
-
-def _of_codes(counted: Pictures, depths: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the statistics of depths whose codes were counted; depths rise with their codes."""
-    histogram = counted.histogram()[0][: len(depths)]
-    present = np.flatnonzero(histogram)
-    values, weights = depths[present].astype(np.float64), histogram[present]
-    total = int(weights.sum())
-    mean = float((values * weights).sum() / total)
-    found = {
-        "min": values[0],
-        "max": values[-1],
-        "mean": mean,
-        "std": float(np.sqrt(((values - mean) ** 2 * weights).sum() / total)),
-    }
-    up_to = np.cumsum(weights)
-    for name, share in QUANTILES.items():
-        found[name] = values[int(np.searchsorted(up_to, share * (total - 1), side="right"))]
-    shaped = {name: np.array(value, np.float64).reshape(1, 1, 1) for name, value in found.items()}
-    return {**shaped, "count": np.array([counted.count])}
+    exact = all_numbers(reader, each_episode=False).whole
+    return {key: exact.get(key, kinds) for key, kinds in stats.items()}

@@ -67,6 +67,7 @@ def decide(
     fps: float,
     is_v2: bool,
     undecodable: Mapping[int, str],
+    knows_all: bool,
 ) -> Decision:
     """Decide for every episode that rows or metadata speak of.
 
@@ -78,13 +79,18 @@ def decide(
         fps: Frames per second.
         is_v2: Whether every episode has videos of its own.
         undecodable: Episodes whose pictures cannot be decoded, and what is wrong with them.
+        knows_all: Whether the metadata list every episode there is, so that rows of others are
+            leftovers.
     """
     decision = Decision()
-    chosen = _chosen_runs(tables, runs, listed, decision)
+    chosen = _chosen_runs(tables, runs, listed, decision, knows_all)
     rows = {run.episode: run.length for run in chosen}
     placing = Placing(videos, listed, fps=fps, is_v2=is_v2, rows=rows)
     in_order = sorted(chosen, key=lambda run: run.episode)
-    spots = {run.episode: placing.spots_of(run.episode, run.length) for run in in_order}
+    spots = {
+        run.episode: placing.spots_of(run.episode, run.length, _first_index(run, tables))
+        for run in in_order
+    }
     for run in sorted(chosen, key=lambda run: (run.table, run.first)):
         _settle(run, spots[run.episode], listed, undecodable, decision)
     seen = {run.episode for run in chosen}
@@ -95,8 +101,19 @@ def decide(
     return decision
 
 
+def _first_index(run: Run, tables: Sequence[FoundTable]) -> int | None:
+    index = tables[run.table].numbers.get("index")
+    if index is None or not np.isfinite(index[run.first]):
+        return None
+    return int(index[run.first])
+
+
 def _chosen_runs(
-    tables: Sequence[FoundTable], runs: Sequence[Run], listed: Usable | None, decision: Decision
+    tables: Sequence[FoundTable],
+    runs: Sequence[Run],
+    listed: Usable | None,
+    decision: Decision,
+    knows_all: bool,
 ) -> list[Run]:
     """Choose the rows of each episode: those that the metadata mean, where there are several."""
     by_episode: dict[int, list[Run]] = {}
@@ -104,6 +121,9 @@ def _chosen_runs(
         by_episode.setdefault(run.episode, []).append(run)
     chosen, orphans = [], 0
     for episode, found in by_episode.items():
+        if knows_all and _position(listed, episode) < 0:
+            orphans += sum(run.length for run in found)
+            continue
         whole = [run for run in found if run.begins]
         if episode < 0 or not whole:
             rows = sum(run.length for run in found)
@@ -121,7 +141,7 @@ def _likelihood(
     run: Run, tables: Sequence[FoundTable], listed: Usable | None
 ) -> tuple[bool, bool, bool, int]:
     """Order an episode's runs: in the file that is meant, at the place, of the length, long."""
-    position = -1 if listed is None else int(listed.positions_of(np.array([run.episode]))[0])
+    position = _position(listed, run.episode)
     if listed is None or position < 0:
         return (False, False, False, run.length)
     table = tables[run.table]
@@ -132,8 +152,7 @@ def _likelihood(
 
     meant = (said("data/chunk_index"), said("data/file_index")) == (table.chunk, table.number)
     begin = said("dataset_from_index")
-    index = table.numbers.get("index")
-    at = begin is not None and index is not None and int(index[run.first]) == begin
+    at = begin is not None and _first_index(run, tables) == begin
     return (meant, at, int(listed.length[position]) == run.length, run.length)
 
 
@@ -160,7 +179,7 @@ def _settle(
             f"episode {episode}: {run.length - length} rows at its end have no pictures, and were "
             "left out"
         )
-    position = -1 if listed is None else int(listed.positions_of(np.array([episode]))[0])
+    position = _position(listed, episode)
     if position < 0:
         decision.mended.append(f"episode {episode}: the metadata do not know it; it was added")
     elif listed is not None and int(listed.length[position]) != run.length:
@@ -168,3 +187,8 @@ def _settle(
             f"episode {episode}: it has {run.length} rows, not {int(listed.length[position])}"
         )
     decision.kept.append(Kept(episode, run, length, places))
+
+
+def _position(listed: Usable | None, episode: int) -> int:
+    """Return where an episode stands in the list; -1 if it does not."""
+    return -1 if listed is None else int(listed.positions_of(np.array([episode]))[0])

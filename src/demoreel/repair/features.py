@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.errors import MetadataError
+from demoreel.media.remux import probe
 from demoreel.media.video import open_video
 from demoreel.model import DEFAULT_FEATURES, Feature
 from demoreel.repair.tables import FoundTable
-from demoreel.repair.videos import Videos
+from demoreel.repair.videos import FoundVideo, Videos
 
 _CHANNELS = 3
 
@@ -24,6 +25,8 @@ def settled_features(
     tables: Sequence[FoundTable],
     videos: Videos,
     mended: list[str],
+    *,
+    doubtful: Collection[str],
 ) -> dict[str, Feature]:
     """Return the features that there are data for, as the data are.
 
@@ -32,6 +35,7 @@ def settled_features(
         tables: The tables.
         videos: The videos.
         mended: Takes a sentence for each change.
+        doubtful: Cameras whose videos are not as declared.
     """
     columns = _columns_of_all(tables)
     features: dict[str, Feature] = {}
@@ -40,7 +44,9 @@ def settled_features(
             continue
         if feature.is_video:
             if videos.of.get(key):
-                features[key] = feature
+                first = next(iter(videos.of[key].values()))
+                as_it_is = key not in doubtful
+                features[key] = feature if as_it_is else _as_filmed(feature, first, mended)
             else:
                 mended.append(f"info.json: {key} has no video, and was left out")
         elif key in columns:
@@ -55,8 +61,7 @@ def settled_features(
                 mended.append(f"info.json: the column {key} was declared")
     for camera, files in videos.of.items():
         if camera not in declared and files:
-            first = next(iter(files.values()))
-            features[camera] = _camera(camera, first.path)
+            features[camera] = _camera(camera, next(iter(files.values())).path)
             mended.append(f"info.json: the camera {camera} was declared")
     return features
 
@@ -75,7 +80,7 @@ def _as_stored(feature: Feature, tables: Sequence[FoundTable], mended: list[str]
     if not feature.is_numeric:
         return feature
     guessed = _guessed(feature.key, tables[0].schema.field(feature.key).type, tables)
-    if guessed is None or not guessed.is_numeric:
+    if guessed is None:
         return feature
     same_shape = guessed.shape == feature.shape or _flat(guessed) == _flat(feature)
     if guessed.dtype == feature.dtype and same_shape:
@@ -86,6 +91,32 @@ def _as_stored(feature: Feature, tables: Sequence[FoundTable], mended: list[str]
     )
     names = feature.names if same_shape else None
     return replace(feature, dtype=guessed.dtype, shape=guessed.shape, names=names)
+
+
+def _as_filmed(feature: Feature, video: FoundVideo, mended: list[str]) -> Feature:
+    """Return a camera with the size, codec and pixel format that its video has."""
+    seen, _ = probe(video.path)
+    height, width, channels = feature.picture_shape
+    if (height, width) != (seen.height, seen.width):
+        mended.append(
+            f"info.json: {feature.key} is {seen.width} x {seen.height}, not {width} x {height}"
+        )
+        shape = (seen.height, seen.width, channels)
+        feature = replace(feature, shape=shape, names=["height", "width", "channels"])
+    true: dict[str, Any] = {
+        "video.height": seen.height,
+        "video.width": seen.width,
+        "video.codec": seen.codec,
+        "video.pix_fmt": seen.pix_fmt,
+    }
+    said = feature.info
+    wrong = [n for n, value in true.items() if n in said and value and said[n] != value]
+    if wrong:
+        mended.append(f"info.json: {feature.key}: {', '.join(wrong)} were set right")
+        info = {**said, **{name: true[name] for name in wrong}}
+        extra = {n: info if n == "video_info" else v for n, v in feature.extra.items()}
+        feature = replace(feature, info=info, extra=extra)
+    return feature
 
 
 def _flat(feature: Feature) -> int:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from demoreel.check.lance import videos_table
 from demoreel.check.look import Look
-from demoreel.errors import DemoreelError, RepairError
+from demoreel.errors import DemoreelError, RepairError, TableError
 from demoreel.layouts import arrow_in
 from demoreel.layouts.columns import table_schema, to_arrow
 from demoreel.layouts.lance_rows import column_names
@@ -128,8 +128,15 @@ def _as_features(
             pictures = [value or b"" for value in array.to_pylist()]
             arrays.append(to_arrow(pictures, feature, length=len(rows)))
         else:
-            arrays.append(array.cast(schema.field(key).type))
+            arrays.append(_cast(array, schema.field(key).type, key, where))
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _cast(array: pa.Array, kind: pa.DataType, key: str, where: str) -> pa.Array:
+    try:
+        return array.cast(kind)
+    except pa.ArrowException as error:
+        raise TableError(f"The column {key!r} holds something else.", file=where) from error
 
 
 def _extract_videos(table: LanceTable, found: Extracted) -> None:

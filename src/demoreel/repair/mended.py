@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from demoreel.edit.facts import Facts
@@ -51,12 +52,17 @@ class Source:
     picture_stats: pa.Table | None
     stats: Stats | None
 
-    def knows_pictures(self, *, of_each_episode: bool) -> bool:
-        """Whether there are statistics of every camera's pictures."""
-        names = () if self.picture_stats is None else self.picture_stats.column_names
-        return all(
-            key in (self.stats or ()) and (not of_each_episode or f"stats/{key}/mean" in names)
-            for key in self.info.cameras
+    def knows_pictures(self, episodes: Collection[int]) -> bool:
+        """Whether there are statistics of all cameras' pictures, and of these episodes' alone."""
+        stats = self.picture_stats
+        names = () if stats is None else stats.column_names
+        known = set() if stats is None else set(stats.column("episode_index").to_pylist())
+        return all(key in (self.stats or ()) for key in self.info.cameras) and (
+            not episodes
+            or (
+                known.issuperset(episodes)
+                and all(f"stats/{key}/mean" in names for key in self.info.cameras)
+            )
         )
 
 
@@ -131,8 +137,8 @@ class _Writing:
             if columns is None:
                 same = False
                 continue
-            same = same and _is_unchanged(part, columns)
             made.append(self._arrow(part, columns))
+            same = same and _is_unchanged(part, columns, made[-1])
             self._note(one, columns, chunk, number)
         if not made:
             return
@@ -157,6 +163,7 @@ class _Writing:
                 if feature.is_numeric and key not in DEFAULT_FEATURES:
                     array = part.column(key).combine_chunks()
                     columns[key] = arrow_in.numbers(array, feature, where=name)
+            _refuse_missing_pictures(part, self._features)
         except (TableError, pa.ArrowException, ValueError) as error:
             what = error.what if isinstance(error, TableError) else str(error)
             self.written.lost.append(Lost(kept.episode, what))
@@ -186,7 +193,11 @@ class _Writing:
             else:
                 kind = arrow_type(self._features[field.name])
                 array = part.column(field.name).combine_chunks()
-                arrays.append(array if array.type == kind else array.cast(kind))
+                array = array if array.type == kind else array.cast(kind)
+                if pa.types.is_string(kind) and array.null_count:
+                    array = array.fill_null("")
+                    self.written.mended.append(f"{field.name}: texts that are missing are empty")
+                arrays.append(array)
         return pa.Table.from_arrays(arrays, schema=schema)
 
     def _note(self, kept: Kept, columns: Mapping[str, Any], chunk: int, file: int) -> None:
@@ -294,7 +305,11 @@ def _holds_only(table: FoundTable, kept: Sequence[Kept]) -> bool:
     return at == table.rows
 
 
-def _is_unchanged(part: pa.Table, columns: Mapping[str, Any]) -> bool:
+def _is_unchanged(part: pa.Table, columns: Mapping[str, Any], made: pa.Table) -> bool:
+    if not set(made.column_names) <= set(part.column_names):
+        return False
+    if any(part.column(n).null_count != made.column(n).null_count for n in made.column_names):
+        return False
     for key in DEFAULT_FEATURES:
         there = _numbers(part, key)
         if there is None or not np.array_equal(there, columns[key]):
@@ -310,6 +325,15 @@ def _numbers(part: pa.Table, key: str) -> np.ndarray | None:
         return arrow_in.numbers(part.column(key).combine_chunks(), feature, where=key)
     except (TableError, pa.ArrowException, ValueError):
         return None
+
+
+def _refuse_missing_pictures(part: pa.Table, features: Mapping[str, Feature]) -> None:
+    for key, feature in features.items():
+        if feature.is_image:
+            data = part.column(key).combine_chunks().field("bytes")
+            missing = data.null_count or pc.min(pc.binary_length(data)).as_py() == 0
+            if missing:
+                raise TableError(f"Some pictures of {key!r} are missing.")
 
 
 def _timestamps(stored: np.ndarray | None, length: int, fps: float) -> np.ndarray:

@@ -10,6 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from demoreel.storage.arrow import UNREADABLE
+from demoreel.storage.local import refuse_special
+
 
 def read_picture_stats(root: Path, cameras: Sequence[str], *, is_v2: bool) -> pa.Table | None:
     """Return a row for each episode that metadata can be read of: what they say of its pictures."""
@@ -19,10 +22,11 @@ def read_picture_stats(root: Path, cameras: Sequence[str], *, is_v2: bool) -> pa
     parts = []
     for path in sorted((root / "meta" / "episodes").glob("*/*.parquet")):
         try:
+            refuse_special(path)
             with pq.ParquetFile(path) as parquet:
                 names = [n for n in parquet.schema_arrow.names if n.startswith(wanted)]
                 parts.append(parquet.read(columns=["episode_index", *names]))
-        except (pa.ArrowException, OSError, KeyError):
+        except (KeyError, *UNREADABLE):
             continue
     try:
         return pa.concat_tables(parts) if parts and wanted else None
@@ -33,6 +37,7 @@ def read_picture_stats(root: Path, cameras: Sequence[str], *, is_v2: bool) -> pa
 def _of_lines(path: Path, cameras: Sequence[str]) -> pa.Table | None:
     rows: list[dict[str, Any]] = []
     try:
+        refuse_special(path)
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return None
@@ -44,9 +49,9 @@ def _of_lines(path: Path, cameras: Sequence[str]) -> pa.Table | None:
                 kinds = entry["stats"].get(key) or {}
                 row |= {f"stats/{key}/{kind}": value for kind, value in kinds.items()}
             rows.append(row)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
     try:
         return pa.Table.from_pylist(rows) if rows else None
-    except (pa.ArrowException, TypeError):
+    except (pa.ArrowException, TypeError, OverflowError):
         return None

@@ -62,21 +62,32 @@ class Placing:
         self._fps = fps
         self._is_v2 = is_v2
         self._known = {camera: self._from_metadata(camera) for camera in videos.of}
-        self._next: dict[str, tuple[Place, int] | None] = dict.fromkeys(videos.of)
+        self._next: dict[str, tuple[Place, int] | None] = dict.fromkeys(videos.of, ((0, 0), 0))
+        self._follows = (0, 0)
 
-    def spots_of(self, episode: int, length: int) -> dict[str, Spot | str]:
+    def spots_of(self, episode: int, length: int, index: int | None) -> dict[str, Spot | str]:
         """Return where an episode lies for each camera that has videos; why not, where it does not.
 
         Must be called for one episode after the other, in their order.
+
+        Args:
+            episode: Its ``episode_index``.
+            length: How many rows it has.
+            index: The ``index`` of its first row; None if that is not known. Where it does not
+                follow on the episode before, rows are missing there, and nobody knows how many
+                pictures are theirs.
         """
         found: dict[str, Spot | str] = {}
+        if index is None or (episode, index) != self._follows:
+            self._next = dict.fromkeys(self._videos.of)
+        self._follows = (episode + 1, -1 if index is None else index + length)
         for camera, videos in self._videos.of.items():
             if not videos:
                 continue
             spot = self._spot(camera, videos, episode, length)
             found[camera] = spot
-            if isinstance(spot, Spot):
-                self._next[camera] = (spot.place, spot.first + spot.step * spot.frames)
+            is_whole = isinstance(spot, Spot) and spot.frames == length
+            self._next[camera] = _end_of(spot) if isinstance(spot, Spot) and is_whole else None
         return found
 
     def _spot(
@@ -107,8 +118,8 @@ class Placing:
             length, spans = self._best_spans(listed, own, begin[own], video)
             for number, position in enumerate(own.tolist()):
                 first = int(spans.first[number])
-                if number in spans.problem and first < 0:
-                    first = self._cut_short(spans.problem[number], begin[position], video)
+                if first < 0:
+                    first = self._cut_short(int(length[number]), float(begin[position]), video)
                 if first < 0:
                     continue
                 there = (video.frames - first + spans.step - 1) // spans.step
@@ -138,32 +149,37 @@ class Placing:
             tried.append((length, spans))
         return min(tried, key=lambda pair: len(pair[1].problem))
 
-    def _cut_short(self, problem: str, begin: float, video: FoundVideo) -> int:
+    def _cut_short(self, length: int, begin: float, video: FoundVideo) -> int:
         """Return the first frame of an episode whose end alone is missing; -1 if that is not it."""
         at = int(np.argmin(np.abs(video.seconds - begin)))
         on_a_frame = abs(float(video.seconds[at]) - begin) < 0.25 / self._fps
-        return at if on_a_frame and "frames" in problem and _is_keyframe(video, at) else -1
+        runs_out = at + length > video.frames
+        return at if on_a_frame and runs_out and _is_keyframe(video, at) else -1
 
     def _behind(self, camera: str, videos: Mapping[Place, FoundVideo], length: int) -> Spot | str:
         """Return the frames behind those of the episode before."""
-        places = sorted(videos)
         before = self._next[camera]
         if before is None:
-            candidates = [(places[0], 0)]
-        else:
-            later = [place for place in places if place > before[0]]
-            candidates = [before, *((place, 0) for place in later[:1])]
-        for place, first in candidates:
+            return (
+                "the metadata do not say where its pictures are, and those of the episode before "
+                "are not known either"
+            )
+        (chunk, number), at = before
+        for place, first in (before, ((chunk, number + 1), 0), ((chunk + 1, 0), 0)):
             video = videos.get(place)
-            if video is None or first >= video.frames:
+            if video is None or (place == before[0] and at == video.frames):
                 continue
             if not _is_keyframe(video, first):
                 return (
                     "the metadata do not say where its pictures are, and none begin where it must"
                 )
-            if first + length <= video.frames:
-                return Spot(place, first, 1, length)
+            fits = first + length <= video.frames
+            return Spot(place, first, 1, length) if fits else "its pictures are missing"
         return "its pictures are missing"
+
+
+def _end_of(spot: Spot) -> tuple[Place, int]:
+    return spot.place, spot.first + spot.step * spot.frames
 
 
 def _is_keyframe(video: FoundVideo, frame: int) -> bool:

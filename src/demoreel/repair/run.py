@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,7 +33,7 @@ from demoreel.repair.mended import Source, Written, write_mended
 from demoreel.repair.picture_stats import read_picture_stats
 from demoreel.repair.report import Repaired
 from demoreel.repair.tables import Tables, find_tables, rate_of_rows
-from demoreel.repair.videos import cameras_on_disk, find_videos
+from demoreel.repair.videos import Place, cameras_on_disk, find_videos
 from demoreel.storage.atomic import refuse_existing, staged
 from demoreel.storage.local import let_go_of
 from demoreel.storage.no_room import says_no_room
@@ -40,6 +41,9 @@ from demoreel.storage.replace import finish_replacing, refuse_kept, replacing
 from demoreel.storage.writer_lock import WriterLock
 
 _HIDDEN = ".demoreel-repair-"
+_SAME_RATE = 0.01
+_OTHERWISE = ("video-codec", "video-pix-fmt", "video-size", "camera-declared-twice")
+_NOT_DECODED = ("picture-undecodable", "video-decodes-short", "picture-size")
 _NOT_INHERITED = ("total_videos", "total_chunks", "storage_format")
 
 
@@ -189,14 +193,26 @@ class _Work:
         self._tables = find_tables(self._at, files, declared, self._scratch / "tables")
         self._fps = self._rate()
         self._videos = find_videos(self._at, files, cameras, self._fps, self._scratch / "videos")
-        self._features = settled_features(declared, self._tables.tables, self._videos, self._mended)
+        self._features = settled_features(
+            declared,
+            self._tables.tables,
+            self._videos,
+            self._mended,
+            doubtful={f.where.camera or "" for f in self._before.findings if f.code in _OTHERWISE},
+        )
         self._videos.of = {c: v for c, v in self._videos.of.items() if c in self._features}
 
     def _rate(self) -> float:
+        """Return the frame rate: what ``info.json`` says, unless all rows say something else."""
         info, raw = self._look.info, self._look.raw
-        if info is not None and raw is not None and raw.get("fps") == info.fps:
-            return info.fps
+        said = (
+            info.fps
+            if info is not None and raw is not None and raw.get("fps") == info.fps
+            else None
+        )
         rate = rate_of_rows(self._tables.tables)
+        if said is not None and (rate is None or abs(rate / said - 1) < _SAME_RATE):
+            return said
         if rate is None:
             raise RepairError(
                 "Nothing says how many frames there are in a second.",
@@ -209,13 +225,21 @@ class _Work:
     def _decide(self) -> Decision:
         return decide(
             self._tables.tables,
-            self._tables.runs(),
+            self._tables.runs(self._fps),
             self._look.episodes,
             self._videos,
             fps=self._fps,
             is_v2=self._is_v2,
             undecodable=self._undecodable(),
+            knows_all=self._knows_all(),
         )
+
+    def _knows_all(self) -> bool:
+        """Whether the metadata list all episodes: they are whole, and count no more than that."""
+        listed, raw = self._look.episodes, self._look.raw or {}
+        if listed is None or not len(listed) or not listed.is_whole or self._tables.mended:
+            return False
+        return bool(raw.get("total_episodes") == len(listed))
 
     @property
     def _is_v2(self) -> bool:
@@ -234,7 +258,7 @@ class _Work:
         """Return the episodes of which a look at every picture has found some that are none."""
         found: dict[int, str] = {}
         for finding in self._before.findings:
-            if finding.code == "packet-undecodable" and finding.where.episode is not None:
+            if finding.code in _NOT_DECODED and finding.where.episode is not None:
                 found.setdefault(finding.where.episode, finding.what)
         return found
 
@@ -250,13 +274,13 @@ class _Work:
         folder = self._scratch / "mended"
         folder.mkdir()
         layout = self._layout
-        as_is = not self.decision.lost and layout == "v3.0"
+        as_is = not self.decision.lost and layout == "v3.0" and self._uses_all_frames()
         new = self._known()
         written = write_mended(new, self.decision, folder, link=not as_is)
         lost = sorted([*self.decision.lost, *written.lost], key=lambda one: one.episode)
         if not written.episodes:
             raise RepairError("No episode can be saved.", dataset=self._root, first=lost[0].why)
-        if picture_stats and not new.knows_pictures(of_each_episode=not as_is):
+        if picture_stats and not new.knows_pictures(() if as_is else written.episodes):
             self._take_picture_stats(folder, written)
         if as_is and not written.lost:
             with staged(target) as stage:
@@ -266,6 +290,19 @@ class _Work:
             cut(folder).render(target, layout=layout, verify="full")
             let_go_of(folder)
         return written, lost
+
+    def _uses_all_frames(self) -> bool:
+        """Whether every frame of every video that is needed belongs to an episode."""
+        used: Counter[tuple[str, Place]] = Counter()
+        for kept in self.decision.kept:
+            if kept.length < kept.run.length:
+                return False
+            for camera, spot in kept.spots.items():
+                used[camera, spot.place] += kept.length * spot.step
+        return all(
+            self._videos.of[camera][place].frames == frames
+            for (camera, place), frames in used.items()
+        )
 
     def _take_picture_stats(self, folder: Path, written: Written) -> None:
         try:
@@ -336,5 +373,5 @@ class _Work:
             unreadable=(*self._unreadable, *found.lost, *self._videos.lost),
             copied=0 if written is None else written.copied,
             before=self._before,
-            after=None if target is None else check(target),
+            after=None if target is None else check(target, deep=self._before.deep),
         )

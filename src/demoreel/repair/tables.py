@@ -19,7 +19,8 @@ from demoreel.model import DEFAULT_FEATURES, Feature
 from demoreel.storage.arrow import as_numpy, is_number
 from demoreel.storage.parquet_rescue import rescue_rows
 
-_TABLE = re.compile(r"(?:^|/)chunk-(\d+)/(?:file-|episode_)(\d+)\.parquet$")
+_TABLE = re.compile(r"(?:^|/)(?:chunk-(\d+)/|[^/]+/)?(?:file-|episode_)(\d+)\.parquet$")
+_ON_TIME = 0.25  # of a frame
 _LARGEST = 4 << 30  # bytes of a file that is worked on in memory
 
 
@@ -79,9 +80,9 @@ class Tables:
     mended: list[str]
     lost: list[str]
 
-    def runs(self) -> list[Run]:
+    def runs(self, fps: float) -> list[Run]:
         """Return all stretches of rows, in the order of the tables."""
-        return [run for at, table in enumerate(self.tables) for run in _runs(at, table)]
+        return [run for at, table in enumerate(self.tables) for run in _runs(at, table, fps)]
 
 
 def find_tables(
@@ -100,6 +101,8 @@ def find_tables(
     """
     found = Tables([], [], [])
     names = [name for name in files if _TABLE.search(name) and not name.startswith("meta/")]
+    found.lost += [f"{name}: it is no file" for name in names if files[name] < 0]
+    names = [name for name in names if files[name] >= 0]
     damaged = []
     for name in sorted(names, key=_place):
         groups = _readable_groups(root / name)
@@ -109,7 +112,7 @@ def find_tables(
             found.lost.append(f"{name}: {groups.count(False)} of {len(groups)} row groups")
             _save_groups(root / name, groups, scratch / f"{len(found.tables)}.parquet", name, found)
         else:
-            found.tables.append(_table(name, root / name))
+            found.tables.append(_in_order(_table(name, root / name), scratch, found))
     for number, name in enumerate(damaged):
         schemas = _possible_schemas([table.schema for table in found.tables], features)
         _rescue(root / name, name, schemas, features, scratch / f"rescued-{number}.parquet", found)
@@ -120,7 +123,7 @@ def find_tables(
 def _place(name: str) -> tuple[int, int]:
     match = _TABLE.search(name)
     assert match is not None
-    return int(match[1]), int(match[2])
+    return int(match[1] or 0), int(match[2])
 
 
 def _readable_groups(path: Path) -> list[bool] | None:
@@ -158,6 +161,25 @@ def _save_groups(
                 writer.write_table(parquet.read_row_group(number))
     found.tables.append(_table(name, target))
     found.mended.append(f"{name}: rows around the damage were kept")
+
+
+def _in_order(table: FoundTable, scratch: Path, found: Tables) -> FoundTable:
+    """Return a table with its rows in order, if nothing but their order is wrong."""
+    frame = table.numbers.get("frame_index")
+    if frame is None or not table.rows:
+        return table
+    episode = table.numbers["episode_index"]
+    order = np.lexsort((frame, episode))
+    if np.array_equal(order, np.arange(table.rows)):
+        return table
+    begins = np.diff(episode[order], prepend=episode[order[0]] - 1) != 0
+    starts = np.maximum.accumulate(np.where(begins, np.arange(table.rows), 0))
+    if not np.array_equal(frame[order], np.arange(table.rows) - starts):
+        return table
+    target = scratch / f"ordered-{len(found.tables)}.parquet"
+    pq.write_table(pq.read_table(table.path).take(pa.array(order)), target)
+    found.mended.append(f"{table.name}: its rows were put in order")
+    return _table(table.name, target)
 
 
 def _possible_schemas(
@@ -225,19 +247,26 @@ def _table(name: str, path: Path) -> FoundTable:
     return FoundTable(name, path, chunk, number, len(rows), schema, numbers)
 
 
-def _runs(at: int, table: FoundTable) -> Iterator[Run]:
+def _runs(at: int, table: FoundTable, fps: float) -> Iterator[Run]:
     """Cut a table where another episode begins, or frames do not follow one another."""
     episode = table.numbers["episode_index"]
     if len(episode) == 0:
         return
-    breaks = episode[1:] != episode[:-1]
-    frame = table.numbers.get("frame_index")
-    if frame is not None:
-        breaks |= frame[1:] != frame[:-1] + 1
-    bounds = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(episode)]
-    for first, stop in itertools.pairwise(bounds):
-        begins = frame is None or int(frame[first]) == 0
-        yield Run(at, first, stop - first, int(episode[first]), begins)
+    frame, time = table.numbers.get("frame_index"), table.numbers.get("timestamp")
+    changes = np.flatnonzero(episode[1:] != episode[:-1]) + 1
+    for first, stop in itertools.pairwise([0, *changes.tolist(), len(episode)]):
+        own = slice(first, stop)
+        if frame is None or (time is not None and _counts_up(time[own], fps)):
+            yield Run(at, first, stop - first, int(episode[first]), True)
+            continue
+        breaks = np.flatnonzero(np.diff(frame[own]) != 1) + first + 1
+        for begin, end in itertools.pairwise([first, *breaks.tolist(), stop]):
+            yield Run(at, begin, end - begin, int(episode[begin]), int(frame[begin]) == 0)
+
+
+def _counts_up(time: np.ndarray, fps: float) -> bool:
+    """Whether rows are shown one frame after the other, from 0 on, whatever their numbers say."""
+    return bool(np.all(np.abs(time - np.arange(len(time)) / fps) < _ON_TIME / fps))
 
 
 def rate_of_rows(tables: Sequence[FoundTable]) -> float | None:

@@ -120,11 +120,9 @@ class Pictures:
         """
         if self._histogram is None:
             raise ArgumentError("There are no statistics of no pictures.")
-        channels = [_of_histogram(counts, self._scale) for counts in self._histogram]
-        found = {
-            name: np.array([channel[name] for channel in channels]).reshape(-1, 1, 1)
-            for name in channels[0]
-        }
+        levels = np.arange(self._histogram.shape[1]) / self._scale
+        by_channel = stats_of_levels(self._histogram, levels)
+        found = {name: value.reshape(-1, 1, 1) for name, value in by_channel.items()}
         found["count"] = np.array([self.count])
         return found
 
@@ -232,23 +230,36 @@ def _counted(picture: np.ndarray, levels: int) -> np.ndarray:
     )
 
 
-def _of_histogram(counts: np.ndarray, scale: float) -> dict[str, float]:
-    total = int(counts.sum())
-    present = np.flatnonzero(counts)
-    levels = np.arange(len(counts)) / scale
-    mean = float((counts * levels).sum() / total)
+def stats_of_levels(counts: np.ndarray, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the statistics of values that were counted, for each row of counts, in float64.
+
+    They are those that numpy gives of all the values at once, to rounding; quantiles exactly.
+
+    Args:
+        counts: How often each value occurs: rows x values, no row empty.
+        values: The values, ascending.
+    """
+    total = counts.sum(axis=1)
+    up_to = np.cumsum(counts, axis=1)
+    mean = (counts * values).sum(axis=1) / total
+    spread = (counts * (values - mean[:, None]) ** 2).sum(axis=1)
+    first = (counts > 0).argmax(axis=1)
+    last = counts.shape[1] - 1 - (counts[:, ::-1] > 0).argmax(axis=1)
     found = {
-        "min": float(levels[present[0]]),
-        "max": float(levels[present[-1]]),
+        "min": values[first],
+        "max": values[last],
         "mean": mean,
-        "std": float(np.sqrt((counts * (levels - mean) ** 2).sum() / total)),
+        "std": np.sqrt(spread / total),
     }
-    up_to = np.cumsum(counts)
     for name, share in QUANTILES.items():
         place = share * (total - 1)
         below, above = (
-            levels[int(np.searchsorted(up_to, rank, side="right"))]
-            for rank in (int(np.floor(place)), int(np.ceil(place)))
+            values[_places_of(up_to, ranks)] for ranks in (np.floor(place), np.ceil(place))
         )
-        found[name] = float(below + (above - below) * (place - np.floor(place)))
+        found[name] = below + (above - below) * (place - np.floor(place))
     return found
+
+
+def _places_of(up_to: np.ndarray, ranks: np.ndarray) -> list[int]:
+    pairs = zip(up_to, ranks, strict=True)
+    return [int(np.searchsorted(row, rank, side="right")) for row, rank in pairs]

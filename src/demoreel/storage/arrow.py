@@ -8,6 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
+"""What Arrow raises where a file is damaged: invalid, unknown, too large, badly named."""
+
 
 def is_number(kind: pa.DataType) -> bool:
     """Whether ``as_numpy`` takes a column of this type."""

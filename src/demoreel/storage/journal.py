@@ -7,7 +7,7 @@ A change to a dataset touches many files, and only one file can be replaced as o
    ``.demoreel/journal.json``. **This rename is the commit**: before it nothing has happened,
    after it everything will.
 3. The steps are taken in their order, the folders they touched are forced to disk, and the record
-   is removed.
+   is removed (``put_in_place``, ``settle``).
 
 Whoever comes after a crash and finds a record takes its steps (``roll_forward``); those that were
 taken already are passed over. Staging folders without a record are rubbish.
@@ -28,8 +28,8 @@ import re
 import shutil
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -37,6 +37,7 @@ from typing import Any
 
 from demoreel.errors import MetadataError
 from demoreel.storage.atomic import sync_path
+from demoreel.storage.local import refuse_special
 from demoreel.storage.writer_lock import HIDDEN
 
 _RECORD = f"{HIDDEN}/journal.json"
@@ -91,6 +92,8 @@ class Transaction:
         self.folder.mkdir()
         self.recorded = False
         self._steps: list[Step] = []
+        self._forced: dict[str, Future[None]] = {}  # by staged name
+        self._grown: set[Path] = set()  # folders that got a new folder
 
     def new(self, final: str) -> Path:
         """Announce a new or changed file; write its content to the path that is returned."""
@@ -101,13 +104,33 @@ class Transaction:
     def take(self, source: Path, final: str) -> None:
         """Announce a file that is there already; ``source`` itself stays as it is.
 
-        Costs nothing where the disk has hard links, and a copy elsewhere.
+        Costs nothing where the disk has hard links, and a copy elsewhere. Forcing it to disk begins
+        at once, beside what the caller does next.
         """
         staged = self.new(final)
         try:
             os.link(source, staged)
         except OSError:
             shutil.copyfile(source, staged)
+        self._force([staged])
+
+    def force(self) -> None:
+        """Force all that was written so far to disk, so that ``record`` has little left to do.
+
+        Raises:
+            OSError: The disk is full or not writable; nothing has happened.
+        """
+        self._force([self.folder / step.staged for step in self._steps if step.staged])
+        self._wait_until_forced()
+
+    def _force(self, files: Iterable[Path]) -> None:
+        for path in files:
+            if path.name not in self._forced:
+                self._forced[path.name] = _disk.submit(sync_path, path)
+
+    def _wait_until_forced(self) -> None:
+        for done in self._forced.values():
+            done.result()
 
     def delete(self, final: str) -> None:
         """Announce that a file goes away."""
@@ -121,16 +144,18 @@ class Transaction:
         Raises:
             OSError: The disk is full or not writable; nothing has happened.
         """
-        moves = [self.folder / step.staged for step in self._steps if step.staged]
-        sync_all([*moves, self.folder])
-        steps = [self._described(step) for step in self._steps]
+        self._force([self.folder / step.staged for step in self._steps if step.staged])
+        names = _disk.submit(sync_path, self.folder)
+        self._steps = [self._described(step) for step in self._steps]
+        for folder in {(self.root / step.final).parent for step in self._steps}:
+            self._make(folder)
+        self._wait_until_forced()
+        names.result()
         fresh = self.folder / "journal.json"
         with open(fresh, "xb") as file:
-            file.write(_to_json(self.folder.name, steps))
+            file.write(_to_json(self.folder.name, self._steps))
             file.flush()
             os.fsync(file.fileno())
-        for step in steps:
-            (self.root / step.final).parent.mkdir(parents=True, exist_ok=True)
         record = self.root / _RECORD
         os.rename(fresh, record)
         try:
@@ -139,6 +164,40 @@ class Transaction:
             os.unlink(record)
             raise
         self.recorded = True
+
+    def put_in_place(self) -> None:
+        """Take the steps that were just recorded; everyone sees the change when this returns.
+
+        The record stays until ``settle``: should the power fail before, they are taken again.
+
+        Raises:
+            OSError: A step could not be taken; the record is still there.
+        """
+        for step in self._steps:
+            _take(self.root, self.folder, step)
+
+    def settle(self, durable: set[Path]) -> None:
+        """Force the steps that were taken to disk and remove the record.
+
+        Args:
+            durable: Folders that are on disk for certain, up to the dataset's, because they were
+                forced there in this process: only their own entries are forced again. Grows.
+
+        Raises:
+            OSError: The disk fails; the record is still there.
+        """
+        folders = {(self.root / step.final).parent for step in self._steps}
+        above = {p for f in folders - durable for p in f.parents if p.is_relative_to(self.root)}
+        sync_all(sorted(folders | above | self._grown))
+        durable |= folders
+        os.unlink(self.root / _RECORD)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _make(self, folder: Path) -> None:
+        if not folder.is_dir():
+            self._make(folder.parent)
+            folder.mkdir(exist_ok=True)
+            self._grown.add(folder.parent)
 
     def _described(self, step: Step) -> Step:
         if step.staged is None:
@@ -210,10 +269,28 @@ def clear_staging(root: Path) -> None:
 
 def sync_all(paths: Iterable[Path]) -> None:
     """Force files and folders to disk; together, for that costs hardly more than one of them."""
-    listed = list(paths)
-    with ThreadPoolExecutor(min(8, len(listed) or 1)) as pool:
-        for _ in pool.map(sync_path, listed):
-            pass
+    for done in [_disk.submit(sync_path, path) for path in paths]:
+        done.result()
+
+
+class _Disk:
+    """Threads that wait for the disk. They stay: starting them anew would take a millisecond."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    def submit(self, work: Callable[[Path], None], path: Path) -> Future[None]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(8, thread_name_prefix="demoreel-sync")
+        return self._pool.submit(work, path)
+
+    def after_fork(self) -> None:
+        self._pool = None  # a fork copies no threads
+
+
+_disk = _Disk()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disk.after_fork)
 
 
 def _take(root: Path, folder: Path, step: Step) -> None:
@@ -281,6 +358,7 @@ def _to_json(folder: str, steps: list[Step]) -> bytes:
 def _read(root: Path) -> tuple[Path, list[Step]] | None:
     path = root / _RECORD
     try:
+        refuse_special(path)
         raw: Any = json.loads(path.read_bytes())
         if raw["format"] != 1 or zlib.crc32(raw["content"].encode()) != raw["check"]:
             raise ValueError("it is of another format, or damaged")
@@ -288,17 +366,26 @@ def _read(root: Path) -> tuple[Path, list[Step]] | None:
         steps = [Step(*entry) for entry in content["steps"]]
         if not _STAGING.fullmatch(content["staging"]):
             raise ValueError("it names a strange folder")
+        folder = root / HIDDEN / content["staging"]
+        _refuse_link_out(root, folder)
         for step in steps:
             _refuse_outside(step)
+            _refuse_link_out(root, (root / step.final).parent)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MetadataError(
             f"The record of an unfinished commit cannot be used ({error}).",
             hint="is this dataset from someone you trust? Without the file it opens as it is",
             file=path,
         ) from error
-    return root / HIDDEN / content["staging"], steps
+    return folder, steps
+
+
+def _refuse_link_out(root: Path, folder: Path) -> None:
+    """Refuse a folder of the dataset that is another's, through a link."""
+    if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
+        raise ValueError(f"{folder.relative_to(root)} leads out of the dataset")
 
 
 def _refuse_outside(step: Step) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from demoreel.errors import DatasetNotFoundError, MetadataError
+from demoreel.storage.arrow import UNREADABLE
+from demoreel.storage.local import refuse_special
 
 
 def read_json(path: Path) -> Any:
@@ -19,12 +21,13 @@ def read_json(path: Path) -> Any:
         MetadataError: It is not JSON.
     """
     try:
+        refuse_special(path)
         return json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise DatasetNotFoundError(
             "A metadata file is missing.", hint="is this the dataset's folder?", file=path
         ) from error
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise MetadataError(
             f"A metadata file is not readable JSON ({error}).",
             hint="restore the file from a copy",
@@ -40,6 +43,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """
     rows = []
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
@@ -61,15 +65,16 @@ def read_json_table(path: Path) -> pa.Table | None:
     from pyarrow import json as arrow_json
 
     try:
+        refuse_special(path)
         return arrow_json.read_json(path)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
+    except UNREADABLE:
         return None
 
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MetadataError(
             f"A line of a metadata file is not JSON ({error}).", file=path, line=number
         ) from error

@@ -9,6 +9,7 @@ quarter of a second.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -76,7 +77,23 @@ def _lance_table(place: Where, wanted: Wanted = None) -> Any:
             storage_options=place.storage_options(),
             block_size=_REMOTE_BLOCK,
         )
+    _refuse_special_files(place)
     return import_lance().dataset(place, version=wanted)
+
+
+def _refuse_special_files(folder: str) -> None:
+    """Refuse a table with pipes or devices among its files: Lance would wait for them for ever.
+
+    Costs a listing of the table's folders.
+    """
+    waiting = [folder]
+    while waiting and os.path.isdir(waiting[-1]):
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif not entry.is_file() and os.path.exists(entry.path) and not entry.is_dir():
+                    raise OSError(errno.EINVAL, "It is no regular file", entry.path)
 
 
 def versions(place: Where) -> tuple[int, dict[str, int]]:

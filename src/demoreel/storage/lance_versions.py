@@ -15,7 +15,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import pyarrow as pa
 from demoreel.errors import TableError
 from demoreel.storage.journal import Transaction
 from demoreel.storage.lance_calls import import_lance
-from demoreel.storage.lance_write import append_rows, writing
+from demoreel.storage.lance_write import append_rows, write_rows, writing
 
 _VERSIONS, _HINT = "_versions", "latest_version_hint.json"
 _LATEST = 2**64 - 1
@@ -180,9 +180,13 @@ class StandIn:
             return
         shutil.rmtree(self.folder / _VERSIONS, ignore_errors=True)
         self._base = self._table.version
-        manifest = self._table.manifest(self._base)
+        (self.folder / _VERSIONS).mkdir(parents=True)
+        self._link(self._table.manifest(self._base))
+
+    def _link(self, manifest: Path) -> None:
         target = self.folder / _VERSIONS / manifest.name
-        target.parent.mkdir(parents=True)
+        if target.exists():
+            return
         try:
             os.link(manifest, target)
         except OSError:  # a disk without links
@@ -191,26 +195,42 @@ class StandIn:
     def append(self, fragments: Sequence[str]) -> int:
         """Add fragments behind the others; return the last one's number."""
         operation = import_lance().LanceOperation.Append(_parts(fragments))
-        table = self._commit(operation)
+        table = self.commit(operation)
         return int(max(fragment.fragment_id for fragment in table.get_fragments()))
 
     def rewrite(self, old: Sequence[int], fragments: Sequence[str]) -> None:
         """Put one fragment in the place of neighbours; no index may cover them."""
         operations = import_lance().LanceOperation
         (new,) = _parts(fragments)
-        table = self._open()
+        table = self.open()
         # Lance orders fragments by number, and gives one that has none (0) the highest.
         new.id = old[-1]
         parts = [table.get_fragment(number).metadata for number in old]
-        self._commit(operations.Rewrite([operations.RewriteGroup(parts, [new])], []))
+        self.commit(operations.Rewrite([operations.RewriteGroup(parts, [new])], []))
 
     def overwrite(self, rows: pa.Table) -> None:
         """Put these rows in the place of all."""
-        schema = self._open().schema
+        schema = self.open().schema
         operation = import_lance().LanceOperation.Overwrite(
             schema, _parts(append_rows(self.folder, rows))
         )
-        self._commit(operation)
+        self.commit(operation)
+
+    def replace_rows(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        """Put these rows, which may have other columns, in the place of all."""
+        written = write_rows(self.folder, schema, batches, replace=True)
+        self.commit(import_lance().LanceOperation.Overwrite(schema, _parts(written)))
+
+    def restore(self, version: int) -> None:
+        """Make a version that is what an older one was; no row is written."""
+        self._link(self._table.manifest(version))
+        self.commit(import_lance().LanceOperation.Restore(version))
+
+    def make_indices(self, kinds: Mapping[str, str]) -> None:
+        """Make scalar indices (``BTREE`` or ``BITMAP``) of columns, in the place of older ones."""
+        with writing(self.folder):
+            for column, kind in kinds.items():
+                self.open().create_scalar_index(column, kind)
 
     def renew_indices(self, missing: Mapping[str, str]) -> None:
         """Bring the scalar indices up to date, and make those that are missing.
@@ -219,32 +239,41 @@ class StandIn:
             missing: The kind of index (``BTREE`` or ``BITMAP``) of columns without one.
         """
         with writing(self.folder):
-            table = self._open()
+            table = self.open()
             if table.describe_indices():
                 table.optimize.optimize_indices()
             for column, kind in missing.items():
-                self._open().create_scalar_index(column, kind)
+                self.open().create_scalar_index(column, kind)
 
-    def move_into(self, changes: Transaction, root: Path) -> int:
-        """Announce all that was made here, manifests last; return the newest version."""
+    def move_into(self, changes: Transaction, root: Path, *, since: int = 0) -> int:
+        """Announce all that was made here, manifests last; return the newest version.
+
+        Args:
+            changes: What they come into place with.
+            root: The dataset's folder.
+            since: Versions before this one were steps on the way, and are left out.
+        """
         name = self._table.path.relative_to(root).as_posix()
         version = self.version
-        for path in self._made():
+        for path in self._made(since):
             os.rename(path, changes.new(f"{name}/{path.relative_to(self.folder).as_posix()}"))
         return version
 
-    def _made(self) -> list[Path]:
+    def _made(self, since: int) -> list[Path]:
         manifests = versions_of(self.folder)
-        last = [manifests[version] for version in sorted(manifests) if version > self._base]
+        made = (version for version in sorted(manifests) if version > self._base)
+        last = [manifests[version] for version in made if version >= since]
         skipped = {*manifests.values(), self.folder / _VERSIONS / _HINT}
         files = (path for path in _files_below(self.folder) if path not in skipped)
         return [*sorted(files), *last]
 
-    def _open(self) -> Any:
+    def open(self) -> Any:
+        """Return Lance's own object, at the newest version that was made here."""
         with writing(self.folder):
             return import_lance().dataset(os.fspath(self.folder))
 
-    def _commit(self, operation: Any) -> Any:
+    def commit(self, operation: Any) -> Any:
+        """Let Lance make a version by one of its operations."""
         with writing(self.folder):
             lance = import_lance()
             table = lance.dataset(os.fspath(self.folder))

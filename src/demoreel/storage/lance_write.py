@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from demoreel.storage.lance_files import LocalSlice
 from demoreel.storage.lance_process import may_use_lance
 from demoreel.storage.local import LocalFile
 from demoreel.storage.no_room import NO_ROOM
+from demoreel.storage.write_out import begin_writing_out
 
 FILE_VERSION = "2.2"
 """Lance's file format: the first one with blobs that lie beside their table."""
@@ -53,15 +54,31 @@ class Bytes(Protocol):
         ...
 
 
+@runtime_checkable
+class WritesItself(Bytes, Protocol):
+    """Something that knows a faster way into a file."""
+
+    def write_to(self, handle: int) -> None:
+        """Write all bytes to an open file, from where that stands."""
+        ...
+
+
 Watch = Callable[[int], None]
 """Told of every stretch of bytes that was written; may raise to stop the writing."""
+
+
+Check = Callable[[Bytes, int, int], None]
+"""Given what was copied, the handle of the file that it was copied to, and where it begins there;
+may raise to stop the writing."""
 
 
 def _nobody(_: int) -> None:
     """Listen to nothing."""
 
 
-def write_rows(table: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[str]:
+def write_rows(
+    table: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, replace: bool = False
+) -> list[str]:
     """Write rows as fragments that no reader sees yet, and force them to disk.
 
     Memory: a batch, and what Lance holds back to fill a page (8 MiB a column).
@@ -70,6 +87,7 @@ def write_rows(table: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
         table: The table's folder; it need not exist.
         schema: The columns.
         batches: The rows. What they raise is raised here.
+        replace: Whether they are to be put in the place of the rows of a table that exists.
 
     Returns:
         What ``commit_table`` needs to know of them.
@@ -93,7 +111,7 @@ def write_rows(table: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     reader = pa.RecordBatchReader.from_batches(schema, source)
     try:
         with writing(table):
-            found = _fragments(reader, table, schema)
+            found = _fragments(reader, table, schema, mode="overwrite" if replace else "create")
     except (TableError, OSError):
         if raised:  # Lance would tell of it as a text
             raise raised[0] from None
@@ -125,13 +143,14 @@ def append_rows(table: Path, rows: pa.Table) -> list[str]:
 def _fragments(
     data: Any, table: Path, schema: pa.Schema, *, append: bool = False, **options: Any
 ) -> list[str]:
+    import_lance()  # whole, before a part of it: another thread may be importing it
     from lance.fragment import write_fragments
 
     if append:  # as the table has its columns and files, whoever made it
         written = write_fragments(data, os.fspath(table), mode="append", **options)
     else:
-        options = {"data_storage_version": FILE_VERSION, **options}
-        written = write_fragments(data, os.fspath(table), schema, mode="create", **options)
+        options = {"mode": "create", "data_storage_version": FILE_VERSION, **options}
+        written = write_fragments(data, os.fspath(table), schema, **options)
     assert isinstance(written, list)
     return [json.dumps(fragment.to_json()) for fragment in written]
 
@@ -145,10 +164,17 @@ class BlobPart:
         watch: Told of bytes as they are written.
         append: Whether the rows are to follow others in a table that exists. Then nothing is
             forced to disk here; the caller does that.
+        check: Shown every blob when it is written, while the disk still works on it.
     """
 
     def __init__(
-        self, table: Path, column: str, *, watch: Watch = _nobody, append: bool = False
+        self,
+        table: Path,
+        column: str,
+        *,
+        watch: Watch = _nobody,
+        append: bool = False,
+        check: Check | None = None,
     ) -> None:
         _refuse_forked(table)
         import_lance()
@@ -158,6 +184,7 @@ class BlobPart:
         self._column = column
         self._watch = watch
         self._append = append
+        self._check = check
         self._folder = table / "data" / f".part-{uuid.uuid4().hex[:12]}"
         self._folder.mkdir(parents=True)
         self._builder = BlobDescriptorArrayBuilder(column)
@@ -174,7 +201,7 @@ class BlobPart:
         if source.size > _OWN_FILE:
             number, handle = self._new_file()
             try:
-                copy_bytes(source, handle, watch=self._watch)
+                self._copy(source, handle, 0)
                 self._force(handle)
             finally:
                 os.close(handle)
@@ -183,9 +210,14 @@ class BlobPart:
         if self._shared is None:
             self._shared = self._new_file()
         number, handle = self._shared
-        copy_bytes(source, handle, watch=self._watch)
+        self._copy(source, handle, self._used)
         self._builder.extend_packed(number, [self._used], [source.size])
         self._used += source.size
+
+    def _copy(self, source: Bytes, handle: int, begin: int) -> None:
+        copy_bytes(source, handle, watch=self._watch)
+        if self._check is not None:
+            self._check(source, handle, begin)
 
     def take(self, source: LocalFile) -> None:
         """Add a file's bytes; those of a large one are not copied where the disk has hard links.
@@ -207,7 +239,7 @@ class BlobPart:
     def _new_file(self) -> tuple[int, int]:
         self._ids += 1
         path = self._folder / self._name_of(self._ids)
-        return self._ids, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        return self._ids, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
 
     def _name_of(self, number: int) -> str:
         """Ask Lance what it calls this blob file; nothing is written by asking."""
@@ -350,6 +382,10 @@ def copy_bytes(source: Bytes, handle: int, *, watch: Watch) -> None:
     Raises:
         OSError: The disk is full, or the source is shorter than it was.
     """
+    if isinstance(source, WritesItself):
+        source.write_to(handle)
+        watch(source.size)
+        return
     file = source.whole if isinstance(source, LocalSlice) else source
     begin = source.begin if isinstance(source, LocalSlice) else 0
     at = 0
@@ -380,6 +416,8 @@ def _copy_in_kernel(file: LocalFile, begin: int, size: int, handle: int, watch: 
                 return at  # file systems that cannot
             if count == 0:
                 return at
+            end = os.lseek(handle, 0, os.SEEK_CUR)
+            begin_writing_out(handle, end - count, count)
             at += count
             watch(count)
     finally:

@@ -6,7 +6,9 @@ memory map would turn a file cut short behind our back into a crash (SIGBUS) ins
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -21,6 +23,21 @@ def _identity(status: os.stat_result) -> Identity:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
+def refuse_special(path: str | os.PathLike[str]) -> None:
+    """Refuse what is no file with an end: pipes, devices. A dataset may come from a stranger.
+
+    Raises:
+        FileNotFoundError: There is nothing.
+        OSError: It is something else than a file.
+    """
+    _refuse_special(os.stat(path), path)
+
+
+def _refuse_special(status: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))
+
+
 class LocalFile:
     """One open file, read by position.
 
@@ -32,8 +49,11 @@ class LocalFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        # Without waiting: a pipe in a file's place would keep us for ever.
+        flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+        self._handle = os.open(path, os.O_RDONLY | flags)
         status = os.fstat(self._handle)
+        _refuse_special(status, path)
         self.size = status.st_size
         self.identity = _identity(status)
 
@@ -49,10 +69,30 @@ class LocalFile:
             data += more
         return data
 
+    def read_into(self, offset: int, memory: memoryview) -> int:
+        """Fill memory with the bytes there, and return how many there were."""
+        return read_into(self._handle, offset, memory)
+
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
         if handle is not None:
             os.close(handle)
+
+
+def read_into(handle: int, offset: int, memory: memoryview) -> int:
+    """Fill memory with the bytes at a place of an open file, and return how many there were."""
+    done = 0
+    while done < len(memory):
+        if hasattr(os, "preadv"):
+            found = os.preadv(handle, [memory[done:]], offset + done)
+        else:
+            data = os.pread(handle, len(memory) - done, offset + done)
+            found = len(data)
+            memory[done : done + found] = data
+        if not found:
+            break
+        done += found
+    return done
 
 
 class _FilePool:

@@ -30,6 +30,7 @@ from demoreel.storage.thrift import (
 _MAGIC = b"PAR1"
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
 _RLE = 3
+_LARGEST = 1 << 31  # bytes or values of a page
 _CODECS = (1, 6, 0, 7, 2, 4)  # as probable: snappy, zstd, none, lz4, gzip, brotli
 
 
@@ -76,7 +77,7 @@ def rescue_rows(data: bytes, schema: pa.Schema, *, width: Mapping[str, int]) -> 
         width: Values in a row of each column that holds lists of one length; others hold one value
             or, if they are lists, any number.
     """
-    if data[:4] != _MAGIC:
+    if data[:4] != _MAGIC or not schema.names:
         return None
     footer = _footer_of(schema)
     leaves = _leaves(footer, width)
@@ -152,11 +153,14 @@ def _pages(data: bytes) -> list[_Page]:
             header = reading.struct()
             kind, plain, packed = (header[number][1] for number in (1, 2, 3))
             inner = {_DATA: 5, _DICTIONARY: 7, _DATA_2: 8}.get(kind)
-            if inner is None or packed < 0 or plain < 0:
+            if inner is None:
                 return pages
             about = header[inner][1]
             values = about[1][1]
             encoding = about[4 if kind == _DATA_2 else 2][1]
+            # What is no number raises a TypeError here.
+            if not (0 <= packed < _LARGEST and 0 <= plain < _LARGEST and 0 <= values < _LARGEST):
+                return pages
         except (NotThriftError, KeyError, TypeError, IndexError):
             return pages
         stop = reading.at + packed

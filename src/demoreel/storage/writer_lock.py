@@ -14,7 +14,7 @@ import weakref
 from pathlib import Path
 from types import TracebackType
 
-from demoreel.errors import DatasetBusyError
+from demoreel.errors import DatasetBusyError, UnsafePathError
 
 HIDDEN = ".demoreel"
 """The folder inside a dataset that belongs to its writer; nobody else looks at it."""
@@ -65,13 +65,21 @@ class WriterLock:
         return None
 
     def _opened(self) -> int:
+        # No links: those of a dataset from a stranger may lead to what is ours.
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        if self._path.parent.is_symlink():
+            raise UnsafePathError(
+                f"The dataset's {HIDDEN} is a link.",
+                hint=f"remove the link; where no recording goes on, {HIDDEN} holds nothing",
+                dataset=self.root,
+            )
         while True:
             try:
-                return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                return os.open(self._path, os.O_RDWR | os.O_CREAT | flags, 0o666)
             except FileNotFoundError:
                 self._path.parent.mkdir(exist_ok=True)
             except OSError:  # a disk that is read-only can still tell whether someone writes
-                return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                return os.open(self._path, os.O_RDONLY | flags)
 
     def sign(self) -> None:
         """Write down who holds the lock, for the error that the next one gets."""
@@ -79,6 +87,10 @@ class WriterLock:
         text = f"process {os.getpid()} on {socket.gethostname()}".encode()
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, text, 0)
+
+    def follow(self, root: Path) -> None:
+        """Go on under the dataset's new name, now that its folder was renamed."""
+        self.root, self._path = root, root / HIDDEN / _NAME
 
     def _busy(self) -> DatasetBusyError:
         try:

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 import demoreel
 from demoreel.errors import MetadataError
 from demoreel.layouts.appending import Appender, EpisodeDraft, open_appender
+from demoreel.layouts.histograms import read_histograms
 from demoreel.media.encode import VideoEncoder, VideoSettings
 from demoreel.media.remux import probe
 from demoreel.model import Feature, Info
@@ -96,7 +97,8 @@ def make_draft(appender: Appender, episode: int, scratch: Path) -> EpisodeDraft:
     tasks = [TASKS[episode % len(TASKS)]] * len(pictures)
     every = {**columns, **appender.default_columns(tasks)}
     stats = finish(episode_stats(info.features, every, pictures=seen))
-    return EpisodeDraft(columns, tasks, videos, {}, stats)
+    histograms = {key: counted.histogram() for key, counted in seen.items()}
+    return EpisodeDraft(columns, tasks, videos, {}, stats, histograms)
 
 
 def append_for_ever(
@@ -109,6 +111,16 @@ def append_for_ever(
         report.send(appender.append(make_draft(appender, appender.episodes, scratch)))
         if merge:
             appender.compact(finish=appender.episodes % 10 == 0)
+
+
+def recompute_for_ever(report: Connection, root: Path, most: int = 100) -> None:
+    """Compute statistics anew, again and again, and report each time. To be killed."""
+    from demoreel.edit.recompute import recompute
+
+    report.send("begun")
+    for _ in range(most):
+        recompute(root)
+        report.send("done")
 
 
 def killed(
@@ -239,6 +251,7 @@ def check_whole(root: Path, *, pictures_from: int = 0) -> int:
     stats = json.loads((root / "meta" / "stats.json").read_text())
     assert stats["state"]["count"] == [frames], stats["state"]["count"]
     _check_metadata(root, lengths)
+    _check_histograms(root, lengths, dataset.info)
     _check_tables(root, lengths)
     _check_videos(root, lengths, dataset.info)
     for episode in range(pictures_from, count):
@@ -254,6 +267,14 @@ def _check_metadata(root: Path, lengths: list[int]) -> None:
     assert found["length"].to_pylist() == lengths
     assert found["dataset_to_index"].to_pylist() == ends.tolist()
     assert found["dataset_from_index"].to_pylist() == (ends - lengths).tolist()
+
+
+def _check_histograms(root: Path, lengths: list[int], info: Info) -> None:
+    found = {(each.camera, each.episode): each for each in read_histograms(root / "meta")}
+    assert found.keys() == {(key, n) for key in info.video_keys for n in range(len(lengths))}
+    for (_, episode), each in found.items():
+        assert each.frames == lengths[episode]
+        assert each.counts.sum() == each.frames * SIZE[0] * SIZE[1] * 3
 
 
 def _check_tables(root: Path, lengths: list[int]) -> None:

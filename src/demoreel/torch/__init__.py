@@ -13,6 +13,21 @@ except ImportError as error:
     ) from error
 
 from demoreel.torch.dataset import LeRobotDataset
+from demoreel.torch.dataset_tools import (
+    add_features,
+    aggregate_datasets,
+    delete_episodes,
+    merge_datasets,
+    modify_features,
+    modify_tasks,
+    remove_feature,
+    split_dataset,
+)
+from demoreel.torch.encoding_tools import (
+    convert_image_to_video_dataset,
+    recompute_stats,
+    reencode_dataset,
+)
 from demoreel.torch.lance import LeRobotLanceDataset, LeRobotLanceVideoDataset
 from demoreel.torch.metadata import LeRobotDatasetMetadata
 from demoreel.torch.recording import VideoEncodingManager
@@ -23,4 +38,15 @@ __all__ = [
     "LeRobotLanceDataset",
     "LeRobotLanceVideoDataset",
     "VideoEncodingManager",
+    "add_features",
+    "aggregate_datasets",
+    "convert_image_to_video_dataset",
+    "delete_episodes",
+    "merge_datasets",
+    "modify_features",
+    "modify_tasks",
+    "recompute_stats",
+    "reencode_dataset",
+    "remove_feature",
+    "split_dataset",
 ]

@@ -7,6 +7,7 @@ and more.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from demoreel.layouts.lance_append import LanceAppender, LanceFormat
@@ -14,6 +15,8 @@ from demoreel.layouts.lance_native import writer
 from demoreel.layouts.lance_native.reader import FRAMES, VIDEOS
 from demoreel.layouts.lance_out import BYTES_COLUMN
 from demoreel.model import Info
+from demoreel.storage.journal import Transaction
+from demoreel.storage.lance_versions import GrowingTable, hint_name, hint_of
 from demoreel.storage.lance_write import commit_table, with_blobs
 
 _COPY = "meta.lance"
@@ -40,6 +43,24 @@ def lance_native_appender(root: Path, info: Info) -> LanceAppender:
         meta_rows=writer.meta_rows,
     )
     return LanceAppender(root, form)
+
+
+def renew_copy(root: Path, changes: Transaction, changed: Mapping[str, Path | None]) -> None:
+    """Announce a version of ``meta.lance`` that holds ``meta/`` as it is about to be.
+
+    Args:
+        root: The dataset's folder.
+        changes: What it comes into place with.
+        changed: Files that change with it, relative to ``meta/``: where they lie now, or None for
+            those that go.
+    """
+    if not (root / _COPY).is_dir():
+        return
+    rows = writer.meta_rows(root / "meta", changed=changed)
+    stand_in = GrowingTable(root / _COPY).stand_in(changes.folder)
+    stand_in.overwrite(rows)
+    version = stand_in.move_into(changes, root)
+    changes.new(hint_name(_COPY)).write_bytes(hint_of(version))
 
 
 def write_empty_tables(folder: Path, info: Info) -> None:

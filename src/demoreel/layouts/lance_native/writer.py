@@ -136,8 +136,18 @@ def find_moov(file: Bytes) -> tuple[int, int]:
     return 0, 0
 
 
-def meta_rows(folder: Path) -> pa.Table:
-    """Return the files of ``meta/`` as rows of ``meta.lance``."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    rows = [{"path": str(p.relative_to(folder)), "data": p.read_bytes()} for p in files]
+def meta_rows(folder: Path, *, changed: Mapping[str, Path | None] | None = None) -> pa.Table:
+    """Return the files of ``meta/`` as rows of ``meta.lance``.
+
+    Args:
+        folder: The folder ``meta``.
+        changed: Files that are about to change, relative to it: where they lie now, or None for
+            those that go.
+    """
+    files: dict[Path, Path | None] = {
+        path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()
+    }
+    files |= {Path(name): path for name, path in (changed or {}).items()}
+    there = [(name, path) for name, path in sorted(files.items()) if path is not None]
+    rows = [{"path": str(name), "data": path.read_bytes()} for name, path in there]
     return pa.Table.from_pylist(rows, schema=META_SCHEMA)

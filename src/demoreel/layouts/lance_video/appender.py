@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from demoreel.layouts.lance_append import LanceAppender, LanceFormat
-from demoreel.layouts.lance_out import BYTES_COLUMN
+from demoreel.layouts.lance_out import BYTES_COLUMN, named_after
 from demoreel.layouts.lance_video import writer
 from demoreel.model import Info
 from demoreel.storage.lance_write import commit_table, with_blobs
@@ -45,8 +44,7 @@ def write_empty_tables(folder: Path, info: Info, *, name: str) -> None:
         MetadataError: Two features would share a column.
         ArgumentError: A feature has a shape or dtype that no table can hold.
     """
-    cleaned = re.sub(r"[^\w.-]", "_", name).lstrip(".-_").removesuffix("_videos")
-    table = cleaned or "frames"
+    table = named_after(name)
     commit_table(folder / f"{table}.lance", writer.rows_schema(info), ())
     videos = with_blobs(writer.VIDEOS, BYTES_COLUMN, ranges=False)
     commit_table(folder / f"{table}_videos.lance", videos, ())

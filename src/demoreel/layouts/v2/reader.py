@@ -29,6 +29,7 @@ class V2Reader:
 
     def __init__(self, root: Path, info: Info) -> None:
         self.root = root
+        self.meta = root / "meta"
         self.info = info
         self.layout = info.version
         self.tasks = self._read_tasks()

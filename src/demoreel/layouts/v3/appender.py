@@ -11,17 +11,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.errors import ArgumentError
 from demoreel.layouts.appending import EpisodeDraft, merged_stats, no_room_is_an_error
+from demoreel.layouts.exactness import NOTE, write_note
+from demoreel.layouts.histograms import (
+    Histogram,
+    check_histograms,
+    histograms_name,
+    write_histograms,
+)
 from demoreel.layouts.v3.compact import Merger, read_stale
+from demoreel.layouts.v3.copying import CopyingProcess, copy_here
 from demoreel.layouts.v3.files import Run
 from demoreel.layouts.v3.meta_files import episode_row, write_tasks
 from demoreel.layouts.v3.resume import APPENDED, Book, read_book
@@ -39,6 +49,7 @@ from demoreel.storage.journal import (
 from demoreel.storage.writer_lock import WriterLock
 
 VERSION = "v3.0"
+_SOON_S = 0.01  # after a commit, a control loop has its next frame ready, and goes first
 
 
 def check_info(info: Info) -> None:
@@ -78,6 +89,11 @@ class V3Appender:
             raise
         self._turn = threading.RLock()
         self._unusable = ""
+        self._durable: set[Path] = set()
+        self._copying = CopyingProcess()
+        self._settler = ThreadPoolExecutor(1, thread_name_prefix="demoreel-settle")
+        self._settling: Future[None] | None = None
+        self._hurry = threading.Event()
         self._merger = self._new_merger()
 
     def _read_book(self) -> Book:
@@ -124,7 +140,7 @@ class V3Appender:
     def append(self, draft: EpisodeDraft, *, total_stats: Stats | None = None) -> int:
         """Commit an episode and return its index; see ``layouts/appending.py``.
 
-        Cost: writing the episode's rows, and about four disk flushes one after the other.
+        Cost: writing the episode's rows, and about three disk flushes one after the other.
         """
         with self._turn:
             self._refuse_pending()
@@ -135,33 +151,39 @@ class V3Appender:
                 with transaction(self.root) as changes:
                     runs = self._write(changes, episode, stats, info)
                     changes.record()
-                self._put_in_place()
+                self._put_in_place(changes)
             self._count_in(episode, stats, info, runs)
             for path in draft.videos.values():
                 Path(path).unlink(missing_ok=True)
             return episode.index
 
-    def replace_stats(self, stats: Stats) -> None:
-        """Commit other statistics of the whole dataset."""
+    def replace_stats(
+        self, stats: Stats, *, approximate: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """Commit other statistics of the whole dataset; see ``layouts/appending.py``."""
         with self._turn, no_room_is_an_error(self.root):
             self._refuse_pending()
             with transaction(self.root) as changes:
-                write_json(changes.new("meta/stats.json"), stats_to_json(stats))
+                fresh = changes.new("meta/stats.json")
+                write_json(fresh, stats_to_json(stats))
+                if approximate is not None:
+                    write_note(changes.new(f"meta/{NOTE}"), approximate, stats=fresh)
                 self._commit(changes)
             self._book.stats = stats
 
-    def compact(self, *, finish: bool = False) -> bool:
+    def compact(self, *, finish: bool = False, aside: bool = False) -> bool:
         """Merge some small files; return whether there is more to do.
 
-        One step merges at most 64 files into one. Copying goes on beside ``append`` when this is
-        called in another thread; only the commit waits for its turn.
+        One step merges at most 64 files of each kind, at the finish a gigabyte of them. Copying
+        goes on beside ``append`` when this is called in another thread; only the commit waits for
+        its turn, and with ``aside`` the copying leaves this process's threads alone, too.
 
         Raises:
             DiskFullError: There is no room for the merged file; the dataset is as it was.
         """
         self._refuse_unusable()
         with no_room_is_an_error(self.root):
-            return self._merger.step(finish=finish)
+            return self._merger.step(finish=finish, copy=self._copying if aside else copy_here)
 
     def close(self) -> None:
         """Let go of the dataset, and leave nothing in it that is not the dataset's."""
@@ -169,11 +191,15 @@ class V3Appender:
             return
         with self._merger.alone, self._turn:
             try:
+                self._wait_until_settled()
                 roll_forward(self.root)
                 clear_staging(self.root)
                 self._tidy_up()
+                self._wait_until_settled()
                 self._merger.forget_stale()
             finally:
+                self._copying.close()
+                self._settler.shutdown()
                 self._unusable = "closed"
                 self._lock.release(remove=True)
 
@@ -200,18 +226,33 @@ class V3Appender:
     def _refuse_pending(self) -> None:
         """Refuse to go on after a commit that was interrupted; a second record would replace it."""
         self._refuse_unusable()
+        self._wait_until_settled()
         if is_pending(self.root):
             self._unusable = "in the middle of a commit that was interrupted"
             self._refuse_unusable()
 
+    def _wait_until_settled(self) -> None:
+        """Wait for what is done after a commit. Where its record stays, the disk has failed."""
+        if self._settling is not None:
+            self._hurry.set()
+            wait([self._settling])
+            self._settling = None
+            self._hurry.clear()
+
+    def _settle(self, changes: Transaction) -> None:
+        self._hurry.wait(_SOON_S)
+        changes.settle(self._durable)
+
     def _checked(self, draft: EpisodeDraft) -> NewEpisode:
-        return self._intake.check(
+        check_histograms(draft.histograms, self.info.cameras)
+        episode = self._intake.check(
             draft.columns,
             tasks=draft.tasks,
             videos=draft.videos,
             images=draft.images,
             stats=draft.stats or None,
         )
+        return replace(episode, histograms=draft.histograms)
 
     def _total(self, more: Stats, total: Stats | None) -> Stats | None:
         """Return the dataset's statistics with one more episode, as far as there can be any."""
@@ -243,10 +284,15 @@ class V3Appender:
         one = (episode.index, episode.index + 1)
         runs = self._write_content(changes, episode)
         path = changes.new(book.metadata.name_of(book.metadata.upcoming))
-        row = episode_row(self._row(episode), book.schema)
-        row = row.replace_schema_metadata({**(row.schema.metadata or {}), APPENDED: b"1"})
-        pq.write_table(row, path, compression="snappy")
-        runs.append(Run(*one, book.metadata.upcoming, path.stat().st_size))
+        runs.append(Run(*one, book.metadata.upcoming, self._write_row(path, episode)))
+        if episode.histograms:
+            write_histograms(
+                changes.new(histograms_name(book.metadata.upcoming)),
+                (
+                    Histogram(episode.index, key, episode.length, counts)
+                    for key, counts in episode.histograms.items()
+                ),
+            )
         fresh = [task for task in episode.tasks if task not in self.tasks]
         if fresh:
             numbers = {task: len(self.tasks) + place for place, task in enumerate(fresh)}
@@ -255,6 +301,17 @@ class V3Appender:
             write_json(changes.new("meta/stats.json"), stats_to_json(stats))
         write_json(changes.new("meta/info.json"), info.to_json())
         return runs
+
+    def _write_row(self, path: Path, episode: NewEpisode) -> int:
+        """Write the episode's metadata and return their size."""
+        row = episode_row(self._row(episode), self._book.schema)
+        row = row.replace_schema_metadata({**(row.schema.metadata or {}), APPENDED: b"1"})
+        buffer = pa.BufferOutputStream()  # a hundred columns would be hundreds of small writes
+        # Of one row neither a dictionary nor extremes are of use; merging writes both.
+        pq.write_table(
+            row, buffer, compression="snappy", use_dictionary=False, write_statistics=False
+        )
+        return path.write_bytes(buffer.getvalue())
 
     def _write_content(self, changes: Transaction, episode: NewEpisode) -> list[Run]:
         """Write the episode's videos and rows aside; return where they lie, the rows first."""
@@ -295,22 +352,28 @@ class V3Appender:
             files.add(run)
         if book.schema is None:
             path = self.root / book.metadata.name_of(runs[-1].place)
-            book.schema = pq.read_schema(path)
+            self._settling = self._settler.submit(self._learn_schema, path)
         book.lengths.append(episode.length)
         book.info, book.stats = info, stats
         self._intake.accept(episode)
         book.tasks = self._intake.tasks
+
+    def _learn_schema(self, path: Path) -> None:
+        """Note the columns of the first episode's metadata, as whoever reads them sees them."""
+        self._book.schema = pq.read_schema(path)
 
     def _commit(self, changes: Transaction) -> None:
         """Commit changes that add no episode; ``info.json`` is renewed so that readers notice."""
         self._refuse_pending()
         write_json(changes.new("meta/info.json"), self._book.info.to_json())
         changes.record()
-        self._put_in_place()
+        self._put_in_place(changes)
 
-    def _put_in_place(self) -> None:
+    def _put_in_place(self, changes: Transaction) -> None:
+        """Take the steps of a commit, and have them forced to disk; its record vouches for them."""
         try:
-            roll_forward(self.root)
+            changes.put_in_place()
+            self._settling = self._settler.submit(self._settle, changes)
         except BaseException:
             # Say nothing that is not true: either the commit is undone, or this object, which
             # does not know of it, must not go on. Whoever opens the dataset next finishes it.

@@ -2,7 +2,8 @@
 
 Packets and rows are copied, nothing is encoded again. Files are merged by eights, then eights of
 those, up to the sizes in ``info.json``: every byte is copied a few times at most, however many
-episodes come. Each merge is a commit of its own.
+episodes come. At the finish all that is left goes in one pass. Each step is a commit of its own;
+appends wait for the commit only, not for the copying.
 
 Readers that opened the dataset before a merge are right or get an error, never another picture:
 
@@ -12,39 +13,70 @@ Readers that opened the dataset before a merge are right or get an error, never 
   go. lerobot reads every table that it finds, in order, and must not find rows twice: so the later
   parts go first. One that opens just then finds rows missing, and says so.
 - **Metadata** are merged only at their end, from the last file backwards, for lerobot finds
-  episodes by counting rows: at every instant it sees the first so many of them.
+  episodes by counting rows: at every instant it sees the first so many of them. They are merged
+  before the files that they name, so that these find few files of metadata to rewrite.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from demoreel.errors import FrameMismatchError, VideoError
+from demoreel.layouts.histograms import histograms_name
+from demoreel.layouts.v3.copying import (
+    Copying,
+    Moved,
+    copy_here,
+    join_histograms,
+    join_metadata,
+    join_tables,
+    join_videos,
+    rewrite_table,
+)
 from demoreel.layouts.v3.files import Files, Place, Run
 from demoreel.layouts.v3.resume import Book
-from demoreel.layouts.writing import write_json
-from demoreel.media.remux import join, probe
+from demoreel.media.remux import probe
 from demoreel.storage.journal import Transaction, transaction
 from demoreel.storage.no_room import says_no_room
 from demoreel.storage.writer_lock import HIDDEN
 
 _FAN = 8
-_MOST_FILES = 64
-_MOST_ROWS = 256  # of metadata: a merge goes on while appends wait
+_MOST_FILES = 64  # in one step; at the finish, as many as fit
+_MOST_BYTES = 1 << 30  # in one step at the finish: there is a second copy of them for a while
+_ATTEMPTS = 8  # to take in episodes that come while their metadata are merged
+_MOST_ROWS = 256  # of metadata; larger files wait for the finish
 _STALE_S = 60.0
 _STALE = f"{HIDDEN}/stale.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """Neighbouring files of one kind, and the one that was made of them."""
+
+    files: Files
+    runs: list[Run]
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A file of metadata that was made of others, and lies in the staging folder."""
+
+    runs: list[Run]
+    place: Place
+    path: Path
+    histograms: Path | None
 
 
 class Merger:
@@ -71,19 +103,24 @@ class Merger:
         self._book = book
         self._turn = turn
         self._commit = commit
+        self._copy: Copying = copy_here
         self._stale = dict.fromkeys(stale, -math.inf)
 
-    def step(self, *, finish: bool) -> bool:
-        """Make one merge; return whether there is another to make."""
+    def step(self, *, finish: bool, copy: Copying = copy_here) -> bool:
+        """Make one step; return whether there is another to make.
+
+        Args:
+            finish: Merge all that fits together, however little it is.
+            copy: Who does the copying.
+        """
         with self.alone:
+            self._copy = copy
             self._forget(time.monotonic() - _STALE_S)
-            for files in self._book.files:
-                group = next_group(files.runs, files.limit, finish=finish)
-                if group is not None:
-                    merge = self._merge_tables if files is self._book.tables else self._merge_videos
-                    merge(files, group)
-                    return True
-            return self._merge_metadata(finish)
+            return (
+                self._merge_metadata(finish=False)
+                or self._merge_content(finish=finish)
+                or (finish and self._merge_metadata(finish=True))
+            )
 
     def forget_stale(self) -> None:
         """Delete every video that was merged into another."""
@@ -91,42 +128,98 @@ class Merger:
         (self._root / _STALE).unlink(missing_ok=True)
 
     def _forget(self, before: float) -> None:
+        due = [name for name, since in self._stale.items() if since <= before]
+        if not due:
+            return
         named = {
             files.name_of(run.place) for files in self._book.videos.values() for run in files.runs
         }
-        for name in [name for name, since in self._stale.items() if since <= before]:
+        for name in due:
             if name not in named:
                 (self._root / name).unlink(missing_ok=True)
             del self._stale[name]
 
-    def _merge_videos(self, files: Files, group: slice) -> None:
-        runs = self._same_kind(files, group)
+    # Tables and videos
+
+    def _merge_content(self, *, finish: bool) -> bool:
+        """Merge tables and videos, and say in the metadata where their episodes lie now."""
+        plan = self._plan(finish=finish)
+        if not plan:
+            return False
+        with transaction(self._root) as changes:
+            made = [self._merged(changes, files, runs) for files, runs in plan]
+            merged = [one for one in made if one is not None]
+            if not merged:
+                return True  # they are sealed now, and not planned again
+            self._rewrite(changes, merged)
+            old = self._replaced_videos(merged)
+            if old:
+                changes.new(_STALE).write_text(json.dumps([*self._stale, *old]))
+            changes.force()
+            with self._turn:
+                self._commit(changes)
+                for one in merged:
+                    _replace(one)
+        self._stale |= dict.fromkeys(old, time.monotonic())
+        return True
+
+    def _plan(self, *, finish: bool) -> list[tuple[Files, list[Run]]]:
+        """Return what this step merges: a group of each kind; at the finish as many as may be."""
+        plan: list[tuple[Files, list[Run]]] = []
+        size = 0
+        for files in self._book.files:
+            for group in groups_to_merge(files.runs, files.limit, finish=finish):
+                plan.append((files, files.runs[group]))
+                size += sum(run.size for run in plan[-1][1])
+                if size > _MOST_BYTES:
+                    return plan
+                if not finish:
+                    break
+        return plan
+
+    def _merged(self, changes: Transaction, files: Files, runs: list[Run]) -> _Merged | None:
+        if files is self._book.tables:
+            return self._merged_tables(changes, files, runs)
+        return self._merged_videos(changes, files, runs)
+
+    def _merged_tables(self, changes: Transaction, files: Files, runs: list[Run]) -> _Merged:
+        for run in reversed(runs[1:]):
+            changes.delete(files.name_of(run.place))
+        target = changes.new(files.name_of(runs[0].place))
+        self._copy(join_tables, self._paths(files, runs), target)
+        return _Merged(files, runs, _united(runs, runs[0].place, target.stat().st_size))
+
+    def _merged_videos(self, changes: Transaction, files: Files, runs: list[Run]) -> _Merged | None:
+        runs = self._same_kind(files, runs)
         if len(runs) < 2:
-            return
+            return None
+        joined = changes.folder / f"joined-{runs[0].first}.mp4"
+        try:
+            frames = self._copy(join_videos, self._paths(files, runs), joined, self._book.info.fps)
+        except VideoError as error:
+            if says_no_room(error):
+                raise
+            self._seal(files, runs)
+            return None
         with self._turn:
             place = files.skip()
-        old = [files.name_of(run.place) for run in runs]
-        with transaction(self._root) as changes:
-            target = changes.new(files.name_of(place))
-            try:
-                frames = join([self._root / name for name in old], target, fps=self._book.info.fps)
-            except VideoError as error:
-                if says_no_room(error):
-                    raise
-                self._seal(files, runs)
-                return
-            merged = _united(runs, place, target.stat().st_size)
-            self._check_frames(frames, merged, target)
-            with self._turn:
-                self._rewrite(changes, self._moved(files, merged, timed=True), merged)
-                write_json(changes.new(_STALE), [*self._stale, *old])
-                self._commit(changes)
-                _replace(files, runs, merged)
-        self._stale |= dict.fromkeys(old, time.monotonic())
+        run = _united(runs, place, joined.stat().st_size)
+        self._check_frames(frames, run, joined)
+        os.rename(joined, changes.new(files.name_of(place)))
+        return _Merged(files, runs, run)
 
-    def _same_kind(self, files: Files, group: slice) -> list[Run]:
+    def _replaced_videos(self, merged: Sequence[_Merged]) -> list[str]:
+        return [
+            one.files.name_of(run.place)
+            for one in merged
+            if one.files is not self._book.tables
+            for run in one.runs
+        ]
+
+    def _same_kind(self, files: Files, runs: list[Run]) -> list[Run]:
         """Return the first videos of a group that can be joined; remember what was found out."""
-        for number in range(group.start, group.stop):
+        begin = files.runs.index(runs[0])
+        for number in range(begin, begin + len(runs)):
             run = files.runs[number]
             if run.signature is None:
                 try:
@@ -135,11 +228,11 @@ class Merger:
                 except VideoError:
                     signature, whole = None, False
                 files.runs[number] = replace(run, signature=signature, sealed=not whole)
-        runs = files.runs[group]
+        known = files.runs[begin : begin + len(runs)]
         alike = 0
-        while alike < len(runs) and _alike(runs[0], runs[alike]):
+        while alike < len(known) and _alike(known[0], known[alike]):
             alike += 1
-        return runs[:alike]
+        return known[:alike]
 
     def _seal(self, files: Files, runs: list[Run]) -> None:
         """Leave videos alone that did not join, whatever the reason."""
@@ -156,112 +249,130 @@ class Merger:
                 file=target,
             )
 
-    def _merge_tables(self, files: Files, group: slice) -> None:
-        runs = files.runs[group]
-        with transaction(self._root) as changes:
-            for run in reversed(runs[1:]):
-                changes.delete(files.name_of(run.place))
-            target = changes.new(files.name_of(runs[0].place))
-            _copy_row_groups([self._root / files.name_of(run.place) for run in runs], target)
-            merged = _united(runs, runs[0].place, target.stat().st_size)
-            with self._turn:
-                self._rewrite(changes, self._moved(files, merged, timed=False), merged)
-                self._commit(changes)
-                _replace(files, runs, merged)
+    def _rewrite(self, changes: Transaction, merged: Sequence[_Merged]) -> None:
+        """Announce the metadata of merged episodes with other values; no row comes or goes."""
+        metadata = self._book.metadata
+        moved = [(one.run, self._moved(one)) for one in merged]
+        for run in list(metadata.runs):
+            here = []
+            for other, columns in moved:
+                first, stop = max(run.first, other.first), min(run.stop, other.stop)
+                if first < stop:
+                    values = slice(first - other.first, stop - other.first)
+                    fresh = {name: array[values] for name, array in columns.items()}
+                    here.append(Moved(first - run.first, fresh))
+            if here:
+                name = metadata.name_of(run.place)
+                self._copy(rewrite_table, self._root / name, changes.new(name), here)
 
-    def _moved(self, files: Files, merged: Run, *, timed: bool) -> dict[str, np.ndarray]:
+    def _moved(self, merged: _Merged) -> dict[str, np.ndarray]:
         """Return the metadata columns that say where the episodes of a merged file lie now."""
-        lengths = np.array(self._book.lengths[merged.first : merged.stop])
+        files, run = merged.files, merged.run
+        lengths = np.array(self._book.lengths[run.first : run.stop])
         columns = {
-            name: np.full(len(lengths), value)
-            for name, value in files.columns(merged.place).items()
+            name: np.full(len(lengths), value) for name, value in files.columns(run.place).items()
         }
-        if timed:
+        if files is not self._book.tables:
             ends = np.cumsum(lengths)
             columns[f"{files.prefix}/from_timestamp"] = (ends - lengths) / self._book.info.fps
             columns[f"{files.prefix}/to_timestamp"] = ends / self._book.info.fps
         return columns
 
-    def _rewrite(
-        self, changes: Transaction, columns: Mapping[str, np.ndarray], merged: Run
-    ) -> None:
-        """Announce the metadata of these episodes with other values; no row comes or goes."""
-        metadata = self._book.metadata
-        for run in metadata.runs:
-            first, stop = max(run.first, merged.first), min(run.stop, merged.stop)
-            if first >= stop:
-                continue
-            name = metadata.name_of(run.place)
-            table = _read(self._root / name)
-            rows = slice(first - run.first, stop - run.first)
-            values = slice(first - merged.first, stop - merged.first)
-            fresh = {column: array[values] for column, array in columns.items()}
-            table = _with_values(table, rows, fresh)
-            pq.write_table(table, changes.new(name), compression="snappy")
+    def _paths(self, files: Files, runs: Sequence[Run]) -> list[Path]:
+        return [self._root / files.name_of(run.place) for run in runs]
 
-    def _merge_metadata(self, finish: bool) -> bool:
+    # Metadata
+
+    def _merge_metadata(self, *, finish: bool) -> bool:
         """Merge the last metadata files, if that is due; return whether it was."""
         metadata = self._book.metadata
         with self._turn:
             begin = _first_to_merge(metadata, finish=finish)
             if begin is None:
                 return False
-            runs = metadata.runs[begin:]
-            with transaction(self._root) as changes:
-                for run in reversed(runs[1:]):
-                    changes.delete(metadata.name_of(run.place))
-                merged = []
-                places = iter([runs[0].place, *self._fresh_places(metadata, len(runs))])
-                for part in _packed(runs, metadata.limit):
-                    place = next(places)
-                    target = changes.new(metadata.name_of(place))
-                    self._write_rows(part, place, target)
-                    merged.append(_united(part, place, target.stat().st_size))
+            packs = _packed(metadata.runs[begin:], metadata.limit)
+            places = [metadata.runs[begin].place, *(metadata.skip() for _ in packs[1:])]
+        with transaction(self._root) as changes:
+            made = [
+                self._joined_rows(changes.folder, pack, place)
+                for pack, place in zip(packs, places, strict=True)
+            ]
+            for _ in range(_ATTEMPTS):
+                before, made[-1] = made[-1], self._with_late(changes.folder, made[-1])
+                if made[-1] is before:
+                    break
+            with self._turn:
+                # Whatever came meanwhile must be in it: none may stand behind. An append may wait
+                # for this by now, so it is not left to a process that others come before.
+                self._copy = copy_here
+                made[-1] = self._with_late(changes.folder, made[-1])
+                self._announce(changes, metadata.runs[begin:], made)
                 self._commit(changes)
-            metadata.runs[begin:] = merged
-            metadata.upcoming = max(
-                metadata.upcoming, *(metadata.after(run.place) for run in merged)
-            )
+                metadata.runs[begin:] = [
+                    _united(one.runs, one.place, self._size(one)) for one in made
+                ]
         return True
 
-    def _fresh_places(self, files: Files, count: int) -> list[Place]:
-        places = [files.upcoming]
-        for _ in range(count):
-            places.append(files.after(places[-1]))
-        return places
+    def _with_late(self, folder: Path, rows: _Rows) -> _Rows:
+        """Return the last file with the rows of the episodes that have come since."""
+        runs = self._book.metadata.runs
+        late = runs[runs.index(rows.runs[-1]) + 1 :]
+        return self._joined_rows(folder, late, rows.place, after=rows) if late else rows
 
-    def _write_rows(self, runs: Sequence[Run], place: Place, target: Path) -> None:
+    def _joined_rows(
+        self, folder: Path, runs: list[Run], place: Place, *, after: _Rows | None = None
+    ) -> _Rows:
+        """Join metadata, and the histograms beside them, into files of the staging folder."""
         metadata = self._book.metadata
-        writer: pq.ParquetWriter | None = None
-        try:
-            for batch in _batches(runs):
-                table = pa.concat_tables(
-                    [_read(self._root / metadata.name_of(run.place)) for run in batch]
-                )
-                own = {
-                    name: np.full(len(table), value)
-                    for name, value in metadata.columns(place).items()
-                }
-                table = _with_values(table, slice(0, len(table)), own).combine_chunks()
-                writer = writer or pq.ParquetWriter(target, table.schema, compression="snappy")
-                writer.write_table(table)
-        finally:
-            if writer is not None:
-                writer.close()
+        name = f"rows-{runs[0].first}.parquet"
+        paths = self._paths(metadata, runs)
+        counts = [self._root / histograms_name(run.place) for run in runs]
+        counts = [path for path in counts if path.exists()]
+        if after is not None:
+            paths = [after.path, *paths]
+            counts = [*([after.histograms] if after.histograms else []), *counts]
+        self._copy(join_metadata, paths, folder / name, metadata.columns(place))
+        histograms = folder / f"histograms-{name}" if counts else None
+        if histograms is not None:
+            self._copy(join_histograms, counts, histograms)
+        return _Rows([*(after.runs if after else []), *runs], place, folder / name, histograms)
+
+    def _announce(self, changes: Transaction, runs: Sequence[Run], made: Sequence[_Rows]) -> None:
+        metadata = self._book.metadata
+        for run in reversed(runs[1:]):
+            changes.delete(metadata.name_of(run.place))
+        for one in made:
+            os.rename(one.path, changes.new(metadata.name_of(one.place)))
+            if one.histograms is not None:
+                os.rename(one.histograms, changes.new(histograms_name(one.place)))
+        kept = {one.place for one in made}
+        for run in runs:
+            name = histograms_name(run.place)
+            if run.place not in kept and (self._root / name).exists():
+                changes.delete(name)
+
+    def _size(self, rows: _Rows) -> int:
+        return (self._root / self._book.metadata.name_of(rows.place)).stat().st_size
 
 
 def next_group(runs: Sequence[Run], limit: int, *, finish: bool) -> slice | None:
-    """Return neighbouring files that are to be merged next, or None.
+    """Return the first group that is to be merged, or None."""
+    return next(groups_to_merge(runs, limit, finish=finish), None)
+
+
+def groups_to_merge(runs: Sequence[Run], limit: int, *, finish: bool) -> Iterator[slice]:
+    """Yield neighbouring files that are to be merged.
 
     A file above half the limit is full. Others are packed from the left; a pack is merged when
     nothing more fits, or at the finish, or where it has eight neighbours of the same tier.
     """
+    most = len(runs) if finish else _MOST_FILES
     begin = 0
     while begin < len(runs):
         end, size = begin, 0
         while (
             end < len(runs)
-            and end - begin < _MOST_FILES
+            and end - begin < most
             and size + runs[end].size <= limit
             and runs[end].size <= limit / 2
             and _alike(runs[begin], runs[end])
@@ -269,11 +380,12 @@ def next_group(runs: Sequence[Run], limit: int, *, finish: bool) -> slice | None
             size += runs[end].size
             end += 1
         if end - begin >= 2:
-            if finish or end < len(runs):
-                return slice(begin, end)
-            return _tier(runs, begin, end)
+            group = slice(begin, end)
+            if not finish and end == len(runs):
+                group = _tier(runs, begin, end) or slice(0)
+            if group.stop:
+                yield group
         begin = max(end, begin + 1)
-    return None
 
 
 def _tier(runs: Sequence[Run], begin: int, end: int) -> slice | None:
@@ -300,7 +412,10 @@ def _first_to_merge(metadata: Files, *, finish: bool) -> int | None:
     small = [run for run in runs if run.episodes < _MOST_ROWS]
     begin = len(runs) - len(small)
     group = _tier(runs, begin, len(runs)) if small == runs[begin:] else None
-    return None if group is None else group.start
+    if group is None:
+        return None
+    due = runs[group.start :]
+    return group.start if len(_packed(due, metadata.limit)) < len(due) else None
 
 
 def _packed(runs: Sequence[Run], limit: int) -> list[list[Run]]:
@@ -315,16 +430,6 @@ def _packed(runs: Sequence[Run], limit: int) -> list[list[Run]]:
     return packs
 
 
-def _batches(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return runs in groups of some hundred rows: as much as is read at once."""
-    batches: list[list[Run]] = [[]]
-    for run in runs:
-        if batches[-1] and sum(one.episodes for one in batches[-1]) >= 2 * _MOST_ROWS:
-            batches.append([])
-        batches[-1].append(run)
-    return batches
-
-
 def _alike(one: Run, other: Run) -> bool:
     if one.sealed or other.sealed:
         return False
@@ -335,43 +440,10 @@ def _united(runs: Sequence[Run], place: Place, size: int) -> Run:
     return Run(runs[0].first, runs[-1].stop, place, size, runs[0].signature)
 
 
-def _replace(files: Files, runs: Sequence[Run], merged: Run) -> None:
+def _replace(merged: _Merged) -> None:
+    files, runs = merged.files, merged.runs
     begin = files.runs.index(runs[0])
-    files.runs[begin : begin + len(runs)] = [merged]
-
-
-def _copy_row_groups(sources: Sequence[Path], target: Path) -> None:
-    """Copy tables into one, a row group after the other: an episode keeps a group of its own."""
-    writer: pq.ParquetWriter | None = None
-    try:
-        for source in sources:
-            with pq.ParquetFile(source, memory_map=False) as parquet:
-                writer = writer or pq.ParquetWriter(
-                    target, parquet.schema_arrow, compression="snappy"
-                )
-                for group in range(parquet.num_row_groups):
-                    table = parquet.read_row_group(group)
-                    writer.write_table(table, row_group_size=max(1, len(table)))
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-def _read(path: Path) -> pa.Table:
-    with pq.ParquetFile(path, memory_map=False) as parquet:
-        return parquet.read()
-
-
-def _with_values(table: pa.Table, rows: slice, columns: Mapping[str, np.ndarray]) -> pa.Table:
-    """Return the table with other values in some rows of some number columns."""
-    for name, values in columns.items():
-        at = table.schema.get_field_index(name)
-        if at < 0:
-            continue
-        whole = table.column(at).to_numpy().copy()
-        whole[rows] = values
-        table = table.set_column(at, table.field(at), pa.array(whole, table.field(at).type))
-    return table
+    files.runs[begin : begin + len(runs)] = [merged.run]
 
 
 def read_stale(root: Path) -> list[str]:

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from demoreel.errors import MetadataError
 from demoreel.model import Tasks
-from demoreel.storage.arrow import as_numpy
+from demoreel.storage.arrow import UNREADABLE, as_numpy
+from demoreel.storage.local import refuse_special
 
 
 class EpisodeTable:
@@ -25,13 +26,14 @@ class EpisodeTable:
     Args:
         root: The dataset's folder.
         cameras: The cameras whose videos the columns must locate.
+        meta: The folder of the metadata, if not ``meta`` in ``root``.
 
     Raises:
         MetadataError: A file is cut off, lacks a column or has missing values, or there is none.
     """
 
-    def __init__(self, root: Path, cameras: Iterable[str]) -> None:
-        self._folder = root / "meta" / "episodes"
+    def __init__(self, root: Path, cameras: Iterable[str], *, meta: Path | None = None) -> None:
+        self._folder = (meta or root / "meta") / "episodes"
         self._paths = sorted(self._folder.glob("*/*.parquet"))
         if not self._paths:
             raise MetadataError(
@@ -76,7 +78,7 @@ class EpisodeTable:
             if self._identity() != self.identity:
                 return None  # the files were merged meanwhile, and their rows are others
             return pa.concat_tables(parts).column("tasks")
-        except (KeyError, pa.ArrowInvalid, OSError):
+        except (KeyError, *UNREADABLE):
             return None  # a courtesy column: rows name their tasks by task_index
 
     def tasks(self, position: int) -> tuple[str, ...]:
@@ -105,12 +107,14 @@ class EpisodeTable:
 def _read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
     # Not ``read_table``: that imports pyarrow.dataset and, where it is installed, pandas with it,
     # which takes longer than everything else in opening a dataset.
+    refuse_special(path)
     with pq.ParquetFile(path) as parquet:
         return parquet.read(columns=columns)
 
 
 def _read_columns(path: Path, names: list[str], optional: list[str]) -> pa.Table:
     try:
+        refuse_special(path)
         with pq.ParquetFile(path) as parquet:
             present = set(parquet.schema_arrow.names)
             absent = [name for name in names if name not in present]
@@ -122,7 +126,7 @@ def _read_columns(path: Path, names: list[str], optional: list[str]) -> pa.Table
                 )
             wanted = names + [name for name in optional if name in present]
             table = parquet.read(columns=wanted)
-    except (pa.ArrowInvalid, OSError) as error:
+    except UNREADABLE as error:
         raise MetadataError(
             f"The episodes' metadata cannot be read ({str(error).splitlines()[0]}).",
             hint="the file is cut off or was never finished; restore it from a copy",
@@ -140,7 +144,7 @@ def _as_numbers(table: pa.Table, path: Path) -> pa.Table:
             raise MetadataError(f"The column {name!r} has missing values.", file=path)
         try:
             columns.append(column.cast(kind))
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise MetadataError(f"The column {name!r} does not hold numbers.", file=path) from error
     return pa.table(columns, names=table.column_names)
 
@@ -153,7 +157,7 @@ def read_tasks(path: Path) -> Tasks:
     """
     try:
         table = _read_parquet(path)
-    except (pa.ArrowInvalid, OSError) as error:
+    except UNREADABLE as error:
         raise MetadataError(
             f"The tasks cannot be read ({str(error).splitlines()[0]}).",
             hint="restore the file from a copy",
@@ -164,4 +168,7 @@ def read_tasks(path: Path) -> Tasks:
     )
     if texts is None or "task_index" not in table.column_names:
         raise MetadataError("The tasks file has no task and task_index columns.", file=path)
-    return Tasks(dict(zip(table["task_index"].to_pylist(), table[texts].to_pylist(), strict=True)))
+    if not pa.types.is_integer(table["task_index"].type) or table["task_index"].null_count:
+        raise MetadataError("The tasks file has a task_index that is no number.", file=path)
+    indices = table["task_index"].to_pylist()
+    return Tasks(dict(zip(indices, map(str, table[texts].to_pylist()), strict=True)))

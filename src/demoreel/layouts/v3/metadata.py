@@ -33,29 +33,33 @@ class V3Metadata(ABC):
         root: The dataset's folder.
         info: Its info.
         filmed: The cameras whose pictures lie in videos.
+        meta: The folder of the metadata, if not ``meta`` in ``root``.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
     """
 
-    def __init__(self, root: Path, info: Info, filmed: Sequence[str]) -> None:
+    def __init__(
+        self, root: Path, info: Info, filmed: Sequence[str], *, meta: Path | None = None
+    ) -> None:
         self.root = root
         self.info = info
-        self.tasks = read_tasks(root / "meta" / "tasks.parquet")
+        self.meta = meta or root / "meta"
+        self.tasks = read_tasks(self.meta / "tasks.parquet")
         self._filmed = tuple(filmed)
-        self._meta = EpisodeTable(root, self._filmed)
+        self._meta = EpisodeTable(root, self._filmed, meta=self.meta)
         self.episodes = Episodes(
             self._meta.column("episode_index"),
             self._meta.column("length"),
             details=self._details,
-            where=str(root / "meta" / "episodes"),
+            where=str(self.meta / "episodes"),
         )
         self._spans: ByteCache[object, tuple[np.ndarray, Spans]] = ByteCache(_SPAN_BYTES)
 
     @cached_property
     def stats(self) -> Stats | None:
         """Statistics of the whole dataset; None where there is no ``stats.json``."""
-        path = self.root / "meta" / "stats.json"
+        path = self.meta / "stats.json"
         if path.exists():
             return stats_from_json(read_json(path), where=str(path))
         warnings.warn(
@@ -108,7 +112,7 @@ class V3Metadata(ABC):
                 metadata=self._said(position, camera),
                 video=f"{video.index.frames} frames",
             )
-        return Clip(video, int(spans.first[place]))
+        return Clip(video, int(spans.first[place]), spans.step)
 
     def _resolve(
         self, position: int, camera: str, video: Video

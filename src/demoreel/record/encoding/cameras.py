@@ -151,6 +151,17 @@ class CameraEncoders:
         for lane, picture in lanes:
             lane.put(self._take_of(lane), picture)
 
+    def end_episode(self) -> None:
+        """Say that the episode has all its pictures, so that its videos are finished meanwhile.
+
+        ``finish_episode`` and ``seal_episode`` say so, too.
+
+        Raises:
+            ArgumentError: A camera has no picture.
+        """
+        if self._finished is None:
+            self._end_takes()
+
     def finish_episode(self) -> Mapping[str, FinishedVideo]:
         """Wait for what is still being encoded and return the episode's videos.
 
@@ -162,8 +173,8 @@ class CameraEncoders:
             VideoError: An encoder has failed; the episode can only be discarded.
             FrameMismatchError: A video has not as many frames as pictures were put.
         """
+        self.end_episode()
         if self._finished is None:
-            self._end_takes()
             with self._changed:
                 self._changed.wait_for(lambda: self._is_settled(self._takes))
             self._finished = finished_videos(self._takes, self._lanes)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from demoreel.stats.running import Pictures
 _TOUCHED = 24  # places that get their memory before the first picture
 _DEATHS = 5  # encoders that may die one after the other without a frame between
 _END_S = 2.0
+_SOON_S = 0.01  # tidying up waits until the frame that comes now is taken
 
 
 @dataclass(eq=False, slots=True)
@@ -114,6 +116,7 @@ class Lane:
         self._free = list(reversed(range(places)))
         self._reserve = places // 2
         self._takes: deque[Take] = deque()
+        self._leftovers: list[Callable[[], None]] = []
         self._lock = threading.RLock()
         self._disk_error: OSError | None = None
         self._deaths = 0
@@ -121,6 +124,7 @@ class Lane:
         self._process: subprocess.Popen[bytes] | None = None
         self.outbox: Outbox | None = None
         self.inbox: Inbox | None = None
+        self._bell: int | None = None
 
     @property
     def process_id(self) -> int:
@@ -133,6 +137,7 @@ class Lane:
     def begin(self, episode: int, base: Path) -> Take:
         """Begin an episode; its pictures come next."""
         take = Take(episode, base, SpillFile(spill_path(base), self.plan.nbytes))
+        self._clear_leftovers()
         with self._lock:
             self._takes.append(take)
             self._send("begin", episode, str(base))
@@ -182,6 +187,7 @@ class Lane:
         with self._lock:
             take.ended = True
             self._send("end", take.episode, take.put)
+            self._ring()
 
     def drop(self, take: Take) -> None:
         """Say that the episode is not wanted."""
@@ -273,10 +279,11 @@ class Lane:
     def start(self, *, trial: Path | None = None) -> None:
         """Start an encoder, which goes on where the one before it was."""
         commands, to_encoder = os.pipe()
+        bell, to_bell = os.pipe()
         from_encoder, replies = os.pipe()
         # With this process's own path: demoreel may lie where only its caller looks for it.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        handles = (commands, replies, self._shared.handle)
+        handles = (commands, bell, replies, self._shared.handle)
         process = subprocess.Popen(
             [sys.executable, "-m", "demoreel.record.encoding.worker", *map(str, handles)],
             stdin=subprocess.DEVNULL,
@@ -286,9 +293,12 @@ class Lane:
             start_new_session=True,  # Ctrl-C in a terminal is for the recording process
         )
         os.close(commands)
+        os.close(bell)
         os.close(replies)
+        os.set_blocking(to_bell, False)
         with self._lock:
             self._process = process
+            self._bell = to_bell
             self.inbox = Inbox(from_encoder)
             self.outbox = Outbox(to_encoder, self._on_waiting)
             self.outbox.send(
@@ -332,6 +342,7 @@ class Lane:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        self._clear_leftovers()
         self._disk.finish()
         for take in self._takes:
             take.spill.close()
@@ -356,16 +367,29 @@ class Lane:
                 frames, histogram = rest
                 stats = Pictures.counted(histogram, frames)
                 take.finished = FinishedVideo(video_path(take.base), frames, stats)
-                self._let_go(take, *(() if take.sealed else (packets_path(take.base),)))
+                # Not now: the disk is to be left alone until the episode is committed.
+                files = [] if take.sealed else [packets_path(take.base)]
+                self._leftovers.append(partial(_clear, take, *files))
+                self._let_go(take)
             elif kind == "dropped":
-                self._let_go(take, packets_path(take.base), video_path(take.base))
+                self._let_go(take)
+                files = [packets_path(take.base), video_path(take.base)]
+                self._disk.do(partial(_clear, take, *files))  # after what it still writes there
 
-    def _let_go(self, take: Take, *files: Path) -> None:
-        """Give back all that an episode holds."""
+    def _let_go(self, take: Take) -> None:
+        """Give back all the memory that an episode holds."""
         while take.held:
             self._release(take, take.held.popleft())
         self._takes.remove(take)
-        self._disk.do(lambda: _clear(take, *files))  # after what it still writes there
+
+    def _clear_leftovers(self) -> None:
+        """Remove what finished episodes have left on disk."""
+        with self._lock:
+            jobs, self._leftovers = self._leftovers, []
+        if jobs:
+            self._disk.do(partial(time.sleep, _SOON_S))
+        for job in jobs:
+            self._disk.do(job)
 
     def _reclaim(self) -> None:
         """Give back what the encoder has made safe since the last time."""
@@ -405,7 +429,16 @@ class Lane:
         if self.outbox is not None:
             self.outbox.send(message)
 
+    def _ring(self) -> None:
+        """Have the encoder look at once, for somebody waits."""
+        if self._bell is not None:
+            with contextlib.suppress(OSError):  # it rings already, or the encoder is gone
+                os.write(self._bell, b"!")
+
     def _close_pipes(self) -> None:
+        if self._bell is not None:
+            os.close(self._bell)
+            self._bell = None
         if self.outbox is not None:
             self.outbox.close()
         if self.inbox is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import sys
 import threading
@@ -55,6 +56,7 @@ class Worker:
 
     Args:
         inbox: Where it is told what to do.
+        bell: A pipe that is written to when somebody waits for what it was told.
         replies: The pipe on which it says what it has done.
         plan: The camera.
         frames: The memory it shares with the recording process.
@@ -65,6 +67,7 @@ class Worker:
     def __init__(
         self,
         inbox: Inbox,
+        bell: int,
         replies: int,
         plan: CameraPlan,
         frames: SharedFrames,
@@ -73,6 +76,9 @@ class Worker:
         threads: int,
     ) -> None:
         self._inbox = inbox
+        self._bell = bell
+        self._rung = select.poll()
+        self._rung.register(bell, select.POLLIN)
         self._replies = replies
         self._plan = plan
         self._shared = frames
@@ -109,13 +115,19 @@ class Worker:
             if messages:
                 busy_until = time.monotonic() + _BUSY_S
             if not self._work():
-                # Not waiting on the pipe: a sender that wakes a reader may lose its core to it, for
-                # milliseconds on a busy machine, and here the sender is the control loop.
-                time.sleep(_LOOK_S if time.monotonic() < busy_until else _IDLE_LOOK_S)
+                # Not waiting for pictures: a sender that wakes a reader may lose its core to it,
+                # for milliseconds on a busy machine, and here the sender is the control loop. Only
+                # who ends an episode, and waits for it, rings.
+                self._rest(_LOOK_S if time.monotonic() < busy_until else _IDLE_LOOK_S)
             try:
                 messages = self._inbox.receive(0)
             except EOFError:
                 return
+
+    def _rest(self, seconds: float) -> None:
+        """Sleep, unless the bell rings."""
+        if self._rung.poll(1000 * seconds):
+            os.read(self._bell, 1 << 12)
 
     def _take_in(self, message: Message) -> None:
         kind, episode, *rest = message
@@ -273,7 +285,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the recording process
     _end_with_parent()
     _step_back()
-    commands, replies, memory = map(int, sys.argv[1:4])
+    commands, bell, replies, memory = map(int, sys.argv[1:5])
     inbox = Inbox(commands)
     try:
         (plan, places, fps, threads, trial), *messages = inbox.receive(_FIRST_MESSAGE_S)
@@ -281,7 +293,7 @@ def main() -> None:
         return
     try:
         frames = SharedFrames(plan, places, handle=memory)
-        worker = Worker(inbox, replies, plan, frames, fps=fps, threads=threads)
+        worker = Worker(inbox, bell, replies, plan, frames, fps=fps, threads=threads)
         if trial is not None:
             worker.try_out(Path(trial))
     except (DemoreelError, OSError) as error:

@@ -1,0 +1,217 @@
+"""Checks of where episodes lie in their videos."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from demoreel.check.look import Look
+from demoreel.layouts.spans import resolve_spans
+from demoreel.media.video import Video
+
+_CLAIMED = re.compile(r"(\d+) frames are claimed")
+_A_FEW_FRAMES = 2  # that overlap where someone rounded; more, and an episode starts in another
+_FLOAT_SLACK = 2.0**-23
+_LARGEST = 1e9
+
+
+def check_clips(look: Look, camera: str, name: str, positions: np.ndarray, video: Video) -> None:
+    """Check that a video holds exactly the frames of its episodes, and the metadata say where.
+
+    Args:
+        look: The dataset.
+        camera: The camera.
+        name: The video's name.
+        positions: Its episodes.
+        video: The video.
+    """
+    if look.is_v2:
+        _check_whole(look, camera, name, int(positions[0]), video.index.frames)
+        return
+    assert look.episodes is not None
+    columns = look.episodes.columns
+    begin = columns.get(f"videos/{camera}/from_timestamp")
+    end = columns.get(f"videos/{camera}/to_timestamp")
+    if begin is None or end is None:
+        return
+    _Clips(look, camera, name, positions, video, begin[positions], end[positions]).check()
+
+
+def _check_whole(look: Look, camera: str, name: str, position: int, frames: int) -> None:
+    """In v2 a video is an episode."""
+    assert look.episodes is not None
+    length = int(look.episodes.length[position])
+    if frames != length:
+        look.found(
+            "video-short" if frames < length else "video-long",
+            f"It has {frames} frames; the episode has {length}.",
+            camera=camera,
+            file=name,
+            episode=look.episodes.index[position],
+            frame=min(frames, length),
+        )
+
+
+class _Clips:
+    """The episodes of one video, which may have been filmed at a multiple of the dataset's rate."""
+
+    def __init__(
+        self,
+        look: Look,
+        camera: str,
+        name: str,
+        positions: np.ndarray,
+        video: Video,
+        begin: np.ndarray,
+        end: np.ndarray,
+    ) -> None:
+        assert look.episodes is not None
+        assert look.info is not None
+        self._look = look
+        self._listed, self._are_all_listed = len(positions), look.episodes.is_whole
+        self._where: dict[str, Any] = {"camera": camera, "file": name}
+        self._episode = look.episodes.index[positions]
+        self._length = look.episodes.length[positions]
+        self._begin, self._end = begin, end
+        self._seconds = video.index.seconds
+        self._fps = look.info.fps
+        self._step = 1
+
+    def check(self) -> None:
+        """Report what is wrong with any of them."""
+        self._leave_out_nonsense()
+        if len(self._begin) == 0:
+            return
+        if len(self._seconds) == 0:
+            self._found("video-short", 0, "It has no frames.")
+            return
+        self._leave_out_past_the_end()
+        first = self._resolved()
+        placed = np.flatnonzero(first >= 0)
+        self._check_ends(placed)
+        self._check_drift(placed, first)
+        if len(placed) == self._listed and self._are_all_listed:
+            self._check_unclaimed(first)
+
+    def _found(self, code: str, place: int, what: str, **more: Any) -> None:
+        self._look.found(code, what, episode=self._episode[place], **self._where, **more)
+
+    def _keep(self, kept: np.ndarray) -> None:
+        self._begin, self._end = self._begin[kept], self._end[kept]
+        self._episode, self._length = self._episode[kept], self._length[kept]
+
+    def _leave_out_nonsense(self) -> None:
+        sane = np.isfinite(self._begin) & np.isfinite(self._end)
+        sane &= (np.abs(self._begin) < _LARGEST) & (np.abs(self._end) < _LARGEST)
+        sane &= (self._begin > -1 / self._fps) & (self._end > self._begin)
+        for place in np.flatnonzero(~sane).tolist():
+            self._found(
+                "clip-value",
+                place,
+                f"It runs from {self._begin[place]:g} s to {self._end[place]:g} s.",
+            )
+        self._keep(sane)
+
+    def _leave_out_past_the_end(self) -> None:
+        last = float(self._seconds[-1]) + 0.5 / self._fps
+        past = (self._begin > last) & (self._begin * self._fps > len(self._seconds) - 0.5)
+        for place in np.flatnonzero(past).tolist():
+            self._found(
+                "clip-past-end",
+                place,
+                f"It begins at {self._begin[place]:.3f} s; the video's last frame, number "
+                f"{len(self._seconds) - 1}, is at {self._seconds[-1]:.3f} s.",
+            )
+        self._keep(~past)
+
+    def _resolved(self) -> np.ndarray:
+        """Return each episode's first frame; -1 where it cannot be told, which is a finding."""
+        if len(self._begin) == 0:
+            return np.zeros(0, np.int64)
+        order = np.argsort(self._begin, kind="stable")
+        first = np.zeros(len(order), np.int64)
+        first[order] = np.concatenate([[0], np.cumsum(self._length[order])[:-1]])
+        if self._is_plain(first):
+            return first
+        spans = resolve_spans(
+            length=self._length,
+            from_timestamp=self._begin,
+            to_timestamp=self._end,
+            seconds=self._seconds,
+            fps=self._fps,
+        )
+        for place, problem in sorted(spans.problem.items()):
+            self._found(_code_of(problem), place, f"{problem[0].upper()}{problem[1:]}.")
+        self._step = spans.step
+        return spans.first
+
+    def _is_plain(self, first: np.ndarray) -> bool:
+        """Whether the episodes follow one another and the clock agrees: nearly all videos."""
+        if int(self._length.sum()) > len(self._seconds):
+            return False
+        quarter = 0.25 / self._fps
+        near = np.abs(self._seconds[first] - self._seconds[0] - self._begin) <= quarter
+        span = np.abs(self._end - self._begin - self._length / self._fps) <= 1.5 / self._fps
+        return bool(near.all() and span.all())
+
+    def _check_ends(self, placed: np.ndarray) -> None:
+        frames = (self._end[placed] - self._begin[placed]) * self._fps
+        off = placed[np.abs(frames - self._length[placed]) > 0.5]
+        for place in off.tolist():
+            said = round(float((self._end[place] - self._begin[place]) * self._fps))
+            self._found(
+                "clip-end",
+                place,
+                f"It is {self._length[place]} frames long, and {said} by its seconds.",
+            )
+
+    def _check_drift(self, placed: np.ndarray, first: np.ndarray) -> None:
+        """Compare the seconds with the video's clock, which begins at 0 or with its first frame."""
+        there, begin = self._seconds[first[placed]], self._begin[placed]
+        away = np.minimum(np.abs(there - begin), np.abs(there - self._seconds[0] - begin))
+        wandered = placed[away > self._look.thresholds["drift_s"] + _FLOAT_SLACK * np.abs(begin)]
+        for place in wandered.tolist():
+            self._found(
+                "clip-drift",
+                place,
+                f"It begins at {self._begin[place]:.6f} s; its first frame, number {first[place]}, "
+                f"is at {self._seconds[first[place]]:.6f} s.",
+            )
+
+    def _check_unclaimed(self, first: np.ndarray) -> None:
+        """Report frames that no episode claims."""
+        if len(first) == 0:
+            return
+        order = np.argsort(first, kind="stable")
+        begins, stops = first[order], (first + self._length * self._step)[order]
+        gaps = begins - np.concatenate([[0], stops[:-1]])
+        for place in np.flatnonzero(gaps >= self._step).tolist():
+            self._found(
+                "video-gap",
+                int(order[place]),
+                f"{gaps[place]} frames before it belong to no episode.",
+                frame=begins[place] - gaps[place],
+            )
+        left = len(self._seconds) - int(stops[-1])
+        if left >= self._step:
+            self._found(
+                "video-long",
+                int(order[-1]),
+                f"It has {len(self._seconds)} frames; its episodes need {stops[-1]}.",
+                frame=stops[-1],
+            )
+
+
+def _code_of(problem: str) -> str:
+    claimed = _CLAIMED.search(problem)
+    if claimed is not None:
+        return "clip-overlap" if int(claimed[1]) <= _A_FEW_FRAMES else "clip-inside"
+    if "falls between frames" in problem:
+        return "clip-between-frames"
+    if "by the video's clock" in problem:
+        return "clip-ambiguous"
+    if "rows" in problem:
+        return "clip-length"
+    return "clip-past-end" if "lies past" in problem else "video-short"

@@ -1,0 +1,138 @@
+"""What checks found, as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from demoreel.check.codes import CODES, SEVERITIES, Code, Severity, rank
+from demoreel.check.findings import Finding
+
+FailOn = Literal["error", "warning", "hint"]
+
+_PLACES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All findings of one code.
+
+    Attributes:
+        code: The code.
+        count: How many places there are.
+        findings: The first of them.
+    """
+
+    code: Code
+    count: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found, and in what.
+
+    Attributes:
+        datasets: The folders that were looked at.
+        findings: What was found, the worst first; of each code at most the first 200.
+        counts: Places by code, all of them.
+        looked_at: How much was looked at: episodes, frames, rows, videos, bytes, seconds; by
+            dataset.
+        thresholds: The numbers that were decided by.
+        deep: Whether pictures were decoded.
+    """
+
+    datasets: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    counts: Mapping[str, int]
+    looked_at: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    deep: bool = False
+
+    @property
+    def worst(self) -> Severity | None:
+        """The worst severity of any finding; None where there is none."""
+        return max((CODES[name].severity for name in self.counts), key=rank, default=None)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is neither an error nor a warning."""
+        return self.worst in (None, "hint")
+
+    def of(self, code: str) -> tuple[Finding, ...]:
+        """Return the findings of one code."""
+        return tuple(finding for finding in self.findings if finding.code == code)
+
+    def by_severity(self) -> dict[Severity, int]:
+        """Return how many places there are of each severity, the worst first."""
+        found: dict[Severity, int] = dict.fromkeys(reversed(SEVERITIES), 0)
+        for name, count in self.counts.items():
+            found[CODES[name].severity] += count
+        return found
+
+    def groups(self) -> list[Group]:
+        """Return the findings by code, the worst first, then in the order of the catalogue."""
+        order = {name: place for place, name in enumerate(CODES)}
+        names = sorted(self.counts, key=lambda n: (-rank(CODES[n].severity), order[n]))
+        return [Group(CODES[name], self.counts[name], self.of(name)) for name in names]
+
+    def exit_code(self, fail_on: FailOn = "warning") -> int:
+        """Return what a command should end with: 0 sound, 1 warnings, 2 errors.
+
+        Args:
+            fail_on: The mildest severity that counts. With ``hint``, hints end with 1, too.
+        """
+        worst = self.worst
+        if worst is None or rank(worst) < rank(fail_on):
+            return 0
+        return 2 if worst == "error" else 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return {
+            "datasets": list(self.datasets),
+            "worst": self.worst,
+            "by_severity": self.by_severity(),
+            "counts": {group.code.name: group.count for group in self.groups()},
+            "findings": [finding.to_json() for finding in self.findings],
+            "looked_at": {name: dict(facts) for name, facts in self.looked_at.items()},
+            "thresholds": dict(self.thresholds),
+            "deep": self.deep,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as text: a block a code, with the first places."""
+        for group in self.groups():
+            yield from _block(group, several=len(self.datasets) > 1)
+            yield ""
+        yield self.summary()
+
+    def summary(self) -> str:
+        """Return one line: how many of what."""
+        parts = [
+            f"{count:,} {severity}{'' if count == 1 else 's'}"
+            for severity, count in self.by_severity().items()
+            if count
+        ]
+        return ", ".join(parts) if parts else "nothing found"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def _block(group: Group, *, several: bool) -> Iterator[str]:
+    times = f" ({group.count:,} places)" if group.count > 1 else ""
+    yield f"{group.code.severity:<8} {group.code.name}: {group.code.title}{times}"
+    shown = group.findings[:_PLACES_SHOWN]
+    for finding in shown:
+        place = str(finding.where)
+        place = f"{finding.where.dataset}: {place}" if several else place
+        yield f"         - {finding.what}" + (f" [{place}]" if place else "")
+    left = group.count - sum(finding.count for finding in shown)
+    if left > 0:
+        yield f"         - and {left:,} more"
+    yield f"         effect: {group.code.effect}"
+    mends = dict.fromkeys(finding.mend for finding in shown if finding.mend)
+    for mend in mends:
+        yield f"         mend:   {mend}"

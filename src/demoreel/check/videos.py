@@ -1,0 +1,177 @@
+"""Checks of the videos by their tables of packets: no picture is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from demoreel.check.clips import check_clips
+from demoreel.check.look import Look
+from demoreel.check.pixel_format import declared_format, stored_format
+from demoreel.check.rows import cores
+from demoreel.errors import VideoError
+from demoreel.media.video import Video, open_video
+from demoreel.model import Feature
+
+OpenVideo = Callable[[str, np.ndarray], Video | None]
+"""Opens a video by its name, for the episodes at these positions; None if it cannot be opened."""
+
+_ALIASES = {
+    "libdav1d": "av1", "libaom": "av1", "libaom-av1": "av1", "libsvtav1": "av1", "av01": "av1",
+    "libx264": "h264", "avc1": "h264", "avc": "h264", "h264_nvenc": "h264",
+    "libx265": "hevc", "h265": "hevc", "hvc1": "hevc", "hev1": "hevc", "hevc_nvenc": "hevc",
+    "libvpx-vp9": "vp9", "vp09": "vp9", "mp4v": "mpeg4",
+}  # fmt: skip
+
+
+def check_videos(look: Look) -> None:
+    """Check that every video is there, whole, as declared, and holds its episodes' frames.
+
+    Cost: one or two small reads a video; a full read of those that are no ordinary mp4.
+    """
+    if look.info is None or look.layout is None or look.is_lance or look.episodes is None:
+        return
+    named: set[str] = set()
+    count = 0
+    for camera in look.filmed:
+        files = list(look.video_files(camera))
+        named.update(name for name, _ in files)
+        count += check_camera(look, camera, files, _opener(look, camera))
+    look.facts["videos"] = count
+    if look.misplaced - {None} or not look.episodes.is_whole:
+        return
+    for name, size in look.files.items():
+        if name.endswith(".mp4") and name not in named:
+            look.found("video-orphan", f"It has {size} bytes.", file=name)
+
+
+def check_camera(
+    look: Look, camera: str, files: list[tuple[str, np.ndarray]], opened: OpenVideo
+) -> int:
+    """Check all videos of one camera, some at a time; return how many could be opened."""
+    assert look.info is not None
+    feature = look.info.features[camera]
+    declared = feature.info.get("video.fps")
+    if isinstance(declared, int | float) and not _fits(look, declared):
+        look.found(
+            "video-fps",
+            f"info.json says {declared:g} fps of the camera, {look.info.fps:g} of the dataset.",
+            camera=camera,
+        )
+
+    def check_one(item: tuple[str, np.ndarray]) -> bool:
+        name, positions = item
+        video = opened(name, positions)
+        if video is None:
+            return False
+        _check_as_declared(look, feature, name, video)
+        check_clips(look, camera, name, positions, video)
+        return True
+
+    with ThreadPoolExecutor(cores()) as pool:
+        return sum(pool.map(check_one, files))
+
+
+def _opener(look: Look, camera: str) -> OpenVideo:
+    def opened(name: str, positions: np.ndarray) -> Video | None:
+        assert look.episodes is not None
+        where = {"camera": camera, "file": name, "episode": look.episodes.index[positions[0]]}
+        size = look.files.get(name)
+        if size is None or size < 0:
+            if camera not in look.misplaced:
+                look.found("video-missing", f"It should hold {_episodes(positions)}.", **where)
+            return None
+        if size == 0:
+            look.found("video-empty", f"It should hold {_episodes(positions)}.", **where)
+            return None
+        try:
+            return open_video(look.root / name)
+        except VideoError as error:
+            report_unreadable(look, error, **where)
+            return None
+
+    return opened
+
+
+def _episodes(positions: np.ndarray) -> str:
+    return f"{len(positions)} episode{'' if len(positions) == 1 else 's'}"
+
+
+def report_unreadable(look: Look, error: VideoError, **where: Any) -> None:
+    """Report a video that does not open, by what is wrong with it."""
+    said = error.what
+    if "moov" in said:
+        code = "video-unfinished"
+    elif "its packets need" in said:
+        code = "video-truncated"
+    else:
+        code = "video-empty" if "0 bytes" in said else "video-unreadable"
+    look.found(code, said, **where)
+
+
+def _check_as_declared(look: Look, feature: Feature, name: str, video: Video) -> None:
+    codec = video.index.codec
+    where: dict[str, Any] = {"camera": feature.key, "file": name}
+    height, width, _ = feature.picture_shape
+    if (codec.height, codec.width) != (height, width):
+        look.found(
+            "video-size",
+            f"Its pictures are {codec.height} x {codec.width}; declared are {height} x {width}.",
+            **where,
+        )
+    said, stored = feature.info.get("video.codec"), _plain(codec.name)
+    if isinstance(said, str) and _plain(said) != stored:
+        look.found("video-codec", f"It is {stored}; declared is {said[:40]}.", **where)
+    pix_fmt = feature.info.get("video.pix_fmt")
+    wanted = declared_format(pix_fmt) if isinstance(pix_fmt, str) else None
+    found = stored_format(codec)
+    if wanted is not None and found is not None and wanted != found:
+        look.found("video-pix-fmt", f"It has {found}; declared is {pix_fmt}, {wanted}.", **where)
+    _check_clock(look, feature.key, name, video.index.seconds)
+
+
+def _plain(name: str) -> str:
+    return _ALIASES.get(name.lower(), name.lower())
+
+
+def _check_clock(look: Look, camera: str, name: str, seconds: np.ndarray) -> None:
+    assert look.info is not None
+    if len(seconds) < 2:
+        return
+    steps = np.diff(seconds)
+    step = float(np.median(steps))
+    rate = 1 / step if step > 0 else float("inf")
+    if not _fits(look, rate):
+        look.found(
+            "video-fps",
+            f"It runs at {rate:.3f} fps; the dataset's rate is {look.info.fps:g}.",
+            camera=camera,
+            file=name,
+        )
+        return
+    uneven = np.flatnonzero(np.abs(steps - step) > look.thresholds["clock_slack"] * step)
+    if len(uneven):
+        at = int(uneven[0])
+        look.found(
+            "video-uneven-clock",
+            f"Frame {at + 1} comes {steps[at] * 1000:.1f} ms after the one before; "
+            f"{step * 1000:.1f} ms is usual.",
+            count=len(uneven),
+            camera=camera,
+            file=name,
+            frame=at + 1,
+        )
+
+
+def _fits(look: Look, rate: float) -> bool:
+    """Whether a video's rate is the dataset's, or (but for v2) a multiple of it.
+
+    Of a video that was filmed at a multiple, every so many frames belong to the episode.
+    """
+    assert look.info is not None
+    times = rate / look.info.fps
+    nearest = 1 if look.is_v2 else max(1, round(min(times, 1e6)))
+    return abs(times / nearest - 1) <= look.thresholds["fps_slack"]

@@ -1,0 +1,120 @@
+"""``demoreel check``: what is wrong with a dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from demoreel.cli.options import Debug, Json, Quiet
+from demoreel.cli.output import Output, count, size
+from demoreel.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from demoreel.check.report import Report
+
+_STYLES = {"error": "bold red", "warning": "bold yellow", "hint": "bold"}
+
+
+def check(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...", help="The datasets' folders: one, or several.", show_default=False
+        ),
+    ],
+    deep: Annotated[bool, typer.Option("--deep", help="Decode every picture, too.")] = False,
+    leaks: Annotated[
+        bool, typer.Option("--leaks", help="Look for the same episodes in several datasets.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="FAMILY",
+            help="Only these checks: metadata, table, video, lance, motion, duplicate. Repeatable.",
+        ),
+    ] = None,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--threshold", metavar="NAME=VALUE", help="A number to decide by. Repeatable."
+        ),
+    ] = None,
+    fail_on: Annotated[
+        Literal["error", "warning", "hint"],
+        typer.Option("--fail-on", help="The mildest finding that makes the command fail."),
+    ] = "warning",
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write the report as a page, with plots."),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Find what is wrong with datasets, before training does.
+
+    Nothing is written but the page. Ends with 0 if there is nothing but hints, with 1 if there are
+    warnings, with 2 if there are errors; --fail-on moves the bar.
+    """
+    import demoreel
+
+    out = Output(json=json, quiet=quiet, debug=debug)
+    options: dict[str, Any] = {"thresholds": _thresholds(threshold or [])}
+    if only:
+        options["only"] = only
+    with out.progress("checking") as show:
+        report = demoreel.check(*paths, deep=deep, leaks=leaks, report=show, **options)
+    if html is not None:
+        _write_page(report, html)
+    if out.json:
+        out.result(report.to_json())
+    else:
+        _show(out, report, quiet=quiet)
+    raise typer.Exit(report.exit_code(fail_on))
+
+
+def _thresholds(given: list[str]) -> dict[str, float]:
+    values = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        try:
+            values[name] = float(value)
+        except ValueError:
+            raise ArgumentError(
+                f"--threshold {text!r} is not NAME=VALUE.", hint="e.g. --threshold fps_slack=0.05"
+            ) from None
+    return values
+
+
+def _show(out: Output, report: Report, *, quiet: bool) -> None:
+    """Print the findings, a block for each code; where nothing was found, a line that says so."""
+    for line in report.lines():
+        severity = line.split(" ", 1)[0]
+        out.line(line, style=_STYLES.get(severity))
+    if quiet:
+        return
+    for path, facts in report.looked_at.items():
+        out.note(f"{path}: {_looked_at(facts)}")
+
+
+def _looked_at(facts: Any) -> str:
+    parts = [
+        f"{facts['layout']}" if facts.get("layout") else "",
+        *(
+            count(facts[name], thing)
+            for name, thing in (("episodes", "episode"), ("rows", "row"), ("videos", "video"))
+            if isinstance(facts.get(name), int)
+        ),
+        size(facts["bytes"]) if facts.get("bytes") else "",
+        f"looked at in {facts.get('seconds', 0):.1f} s",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _write_page(report: Report, path: Path) -> None:
+    from demoreel.check.html import write_page
+
+    write_page(report, path)

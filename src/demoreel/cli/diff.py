@@ -1,0 +1,167 @@
+"""``demoreel diff``: where two datasets differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from demoreel.cli.options import Debug, Json, Quiet
+from demoreel.cli.output import Column, Output, count
+
+if TYPE_CHECKING:
+    from demoreel.edit.difference import Difference, Place, StatisticDifference
+
+_NUMBERS_SHOWN = 12
+_WIDEST = 60
+
+
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A dataset.", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The other.", show_default=False)],
+    match: Annotated[
+        Literal["position", "content"],
+        typer.Option("--match", help="Compare episodes at the same place, or with the same rows."),
+    ] = "position",
+    pixels: Annotated[
+        Literal["none", "sample", "all"],
+        typer.Option(
+            "--pixels", help="Where bytes of pictures differ, decode a few frames, all, or none."
+        ),
+    ] = "sample",
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", metavar="X", help="How far numbers may be apart.")
+    ] = 0.0,
+    pixel_tolerance: Annotated[
+        float,
+        typer.Option("--pixel-tolerance", metavar="X", help="How far pixels may be, of 255."),
+    ] = 0.0,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Show where two datasets differ: metadata, rows, statistics, pixels.
+
+    Whatever their layouts. The exit code is 0 where nothing differs, 1 where something does, and 2
+    where that could not be found out.
+    """
+    import demoreel
+
+    out = Output(json=json, quiet=quiet, debug=debug)
+    with out.progress("comparing") as report:
+        found = demoreel.diff(
+            a,
+            b,
+            match=match,
+            pixels=pixels,
+            tolerance=tolerance,
+            pixel_tolerance=pixel_tolerance,
+            report=report,
+        )
+    if out.json:
+        out.result(found.to_json())
+    else:
+        _show(out, found)
+    if not found.is_equal:
+        raise typer.Exit(1)
+
+
+def _show(out: Output, found: Difference) -> None:
+    rows = [*_metadata(found), *_columns(found), *_statistics(found), *_pictures(found)]
+    if rows:
+        heads = ("part", "what", "A", "B", "how much")
+        out.table([Column(name) for name in heads], rows)
+    compared = f"{count(found.episodes, 'episode')}, {count(found.frames, 'frame')} compared"
+    if found.pixels == "none":
+        compared += "; pictures were not"
+    elif found.decoded:
+        compared += f"; {count(found.decoded, 'picture')} decoded, as bytes differ"
+    out.note(f"{compared}: {'different' if rows else 'no difference'}")
+
+
+Row = tuple[str, str, str, str, str]
+
+
+def _metadata(found: Difference) -> list[Row]:
+    rows: list[Row] = [
+        (s.part, s.what, _text(s.a), _text(s.b), "" if s.count == 1 else f"{s.count:,} episodes")
+        for s in found.said
+    ]
+    if found.only_in_a:
+        rows.append(("episodes", "only in A", _numbers(found.only_in_a), "", ""))
+    if found.only_in_b:
+        rows.append(("episodes", "only in B", "", _numbers(found.only_in_b), ""))
+    if found.moved:
+        mine, theirs = zip(*found.moved, strict=True)
+        much = count(len(found.moved), "episode")
+        rows.append(("episodes", "moved", _numbers(mine), _numbers(theirs), much))
+    return rows
+
+
+def _columns(found: Difference) -> list[Row]:
+    return [
+        (
+            "rows",
+            column.key,
+            *_place(column.first),
+            _much(column.frames, column.episodes)
+            + ("" if column.largest is None else f", up to {column.largest:.6g}"),
+        )
+        for column in found.columns
+    ]
+
+
+def _statistics(found: Difference) -> list[Row]:
+    """Return a line for each feature whose statistics differ."""
+    rows: list[Row] = []
+    for key in dict.fromkeys(one.key for one in found.statistics):
+        own = [one for one in found.statistics if one.key == key]
+        mine, theirs = (_kinds([o for o in own if o.only_in == side]) for side in ("a", "b"))
+        both = [one for one in own if one.only_in is None]
+        much = _kinds(both)
+        if both:
+            largest = max(math.inf if o.largest is None else o.largest for o in both)
+            much += " of another shape" if math.isinf(largest) else f" up to {largest:.6g}"
+        rows.append(("statistics", key, mine, theirs, much))
+    return rows
+
+
+def _kinds(found: Sequence[StatisticDifference]) -> str:
+    return ", ".join("all" if one.kind == "*" else one.kind for one in found)
+
+
+def _pictures(found: Difference) -> list[Row]:
+    rows: list[Row] = []
+    for camera in found.pictures:
+        much = f"{camera.frames:,} of {camera.decoded:,} decoded"
+        if camera.largest is None:
+            much += ", another size"
+        else:
+            much += f", up to {camera.largest:g}, mean {camera.mean:.3g}"
+        if camera.psnr is not None:
+            much += f", {camera.psnr:.1f} dB"
+        rows.append(("pictures", camera.camera, *_place(camera.first), much))
+    return rows
+
+
+def _place(first: Place) -> tuple[str, str]:
+    where = f"frame {first.frame} of episode"
+    return f"{where} {first.episode_a}", f"{where} {first.episode_b}"
+
+
+def _much(frames: int, episodes: int) -> str:
+    return f"{count(frames, 'frame')} in {count(episodes, 'episode')}"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:_NUMBERS_SHOWN])
+    more = len(numbers) - _NUMBERS_SHOWN
+    return shown if more <= 0 else f"{shown} and {more:,} more"
+
+
+def _text(value: Any) -> str:
+    text = "-" if value is None else str(value)
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"

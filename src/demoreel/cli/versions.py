@@ -1,0 +1,114 @@
+"""``demoreel versions``, ``tag`` and ``checkout``: going back in a Lance dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.output import Column, Output, count
+
+if TYPE_CHECKING:
+    from demoreel.edit.versions import Version
+
+_COLUMNS = [
+    Column("version", right=True),
+    Column("time"),
+    Column("episodes", right=True),
+    Column("frames", right=True),
+    Column("tags"),
+    Column("done"),
+]
+
+
+def versions(
+    path: DatasetPath, json: Json = False, quiet: Quiet = False, debug: Debug = False
+) -> None:
+    """List the versions of a Lance dataset, oldest first."""
+    from demoreel.edit.versions import versions as listed
+
+    out = Output(json=json, quiet=quiet, debug=debug)
+    found = listed(path)
+    if json:
+        out.result({"path": str(path), "versions": [_facts(version) for version in found]})
+        return
+    out.table(_COLUMNS, [_row(version) for version in found])
+
+
+def tag(
+    path: DatasetPath,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="E.g. before-trim.", show_default=False)
+    ],
+    version: Annotated[
+        int | None,
+        typer.Option("--version", metavar="N", help="The newest if left out.", show_default=False),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Take the name away.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Give a version of a Lance dataset a name, which also keeps it from being cleaned up."""
+    from demoreel.edit.versions import tag as named
+
+    out = Output(json=json, quiet=quiet, debug=debug)
+    number = named(path, name, version=version, delete=delete)
+    if json:
+        out.result({"path": str(path), "tag": name, "version": number, "deleted": delete})
+    elif not quiet:
+        out.line(f"version {number} is {'no longer ' if delete else ''}called {name}")
+
+
+def checkout(
+    path: DatasetPath,
+    version: Annotated[
+        str, typer.Argument(metavar="VERSION|TAG", help="Which one.", show_default=False)
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be, and change nothing.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Make a Lance dataset what it was, in a new version; all that came between stays."""
+    from demoreel.edit.versions import checkout as go_back
+
+    out = Output(json=json, quiet=quiet, debug=debug)
+    found = go_back(path, version, dry_run=dry_run)
+    if json:
+        out.result({"path": str(path), "dry_run": dry_run, **_facts(found)})
+    elif not quiet:
+        out.line(_said(path, found, dry_run))
+
+
+def _said(path: Path, version: Version, dry_run: bool) -> str:
+    known = "" if version.episodes is None else f"{count(version.episodes, 'episode')}, "
+    would = "would be" if dry_run else "is"
+    frames = count(version.frames, "frame")
+    return f"{path} {would} what it was in version {version.number}: {known}{frames}"
+
+
+def _facts(version: Version) -> dict[str, Any]:
+    return {
+        "version": version.number,
+        "time": version.time.isoformat(),
+        "episodes": version.episodes,
+        "frames": version.frames,
+        "done": version.done,
+        "tags": list(version.tags),
+    }
+
+
+def _row(version: Version) -> list[str]:
+    return [
+        str(version.number),
+        version.time.strftime("%Y-%m-%d %H:%M:%S"),
+        "?" if version.episodes is None else f"{version.episodes:,}",
+        f"{version.frames:,}",
+        ", ".join(version.tags) or "-",
+        version.done,
+    ]

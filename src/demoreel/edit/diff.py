@@ -1,0 +1,216 @@
+"""``demoreel.diff``: where two datasets differ, in any layouts: metadata, rows, statistics, pixels.
+
+Episodes are compared in pairs, one portion of rows after the other; nothing is held but what was
+found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from demoreel.edit.diff_pairs import Pair, Side, matched, runs_of
+from demoreel.edit.diff_pictures import Pictures, Pixels
+from demoreel.edit.diff_rows import Rows
+from demoreel.edit.difference import Difference, Said, StatisticDifference
+from demoreel.edit.features import flat_names
+from demoreel.errors import ArgumentError
+from demoreel.layouts.base import Reader
+from demoreel.layouts.detect import open_reader
+from demoreel.model import Feature
+from demoreel.read.dataset import Dataset
+
+if TYPE_CHECKING:
+    from demoreel.edit.cut import PathLike, Rooted
+
+Match = Literal["position", "content"]
+"""Which episodes are compared: those at the same place, or those with the same rows."""
+
+_ROUNDING = 1e-6  # sums in another order give other last digits
+
+
+def diff(
+    a: PathLike | Dataset | Rooted,
+    b: PathLike | Dataset | Rooted,
+    *,
+    match: Match = "position",
+    pixels: Pixels = "sample",
+    tolerance: float = 0.0,
+    pixel_tolerance: float = 0.0,
+    report: Callable[[float], None] | None = None,
+) -> Difference:
+    """Say where two datasets differ; see ``demoreel.diff``."""
+    _check(match, pixels, tolerance, pixel_tolerance)
+    left, right = _side(a), _side(b)
+    pairs, only_a, only_b = matched(left, right, by_content=match == "content")
+    rows = Rows(left, right, tolerance)
+    pictures = Pictures(left, right, pixels, pixel_tolerance)
+    total = max(1, sum(left.length(pair.a) for pair in pairs))
+    done = 0
+    for run in runs_of(pairs, left, right):
+        rows.compare(run)
+        for pair in run:
+            pictures.compare(pair)
+            done += left.length(pair.a)
+            if report is not None:
+                report(done / total)
+    by_place = match == "position"
+    return Difference(
+        a=os.fspath(left.reader.root),
+        b=os.fspath(right.reader.root),
+        said=tuple(_said(left, right, pairs, by_place=by_place)),
+        only_in_a=tuple(left.number(place) for place in only_a),
+        only_in_b=tuple(right.number(place) for place in only_b),
+        moved=tuple((left.number(p.a), right.number(p.b)) for p in pairs if p.a != p.b),
+        columns=tuple(rows.found()),
+        statistics=tuple(_statistics(left, right, tolerance)),
+        pictures=tuple(pictures.found()),
+        episodes=len(pairs),
+        frames=rows.frames,
+        decoded=pictures.decoded,
+        pixels=pixels,
+    )
+
+
+def _check(match: str, pixels: str, tolerance: float, pixel_tolerance: float) -> None:
+    if match not in ("position", "content"):
+        raise ArgumentError(f"match must be 'position' or 'content', not {match!r}.")
+    if pixels not in ("none", "sample", "all"):
+        raise ArgumentError(f"pixels must be 'none', 'sample' or 'all', not {pixels!r}.")
+    if not (tolerance >= 0 and pixel_tolerance >= 0):
+        raise ArgumentError("A tolerance must not be negative.")
+
+
+def _side(dataset: PathLike | Dataset | Rooted) -> Side:
+    if isinstance(dataset, Dataset):
+        every = dataset.reader.episodes
+        chosen = [every.position_of(n) for n in dataset.episodes.episode_index.tolist()]
+        return Side(dataset.reader, np.array(chosen, np.int64))
+    folder = dataset if isinstance(dataset, (str, os.PathLike)) else dataset.root
+    reader = open_reader(Path(folder))
+    return Side(reader, np.arange(len(reader.episodes)))
+
+
+# ── What the metadata say ─────────────────────────────────────────────────────────────────────────
+
+
+def _said(a: Side, b: Side, pairs: Sequence[Pair], *, by_place: bool) -> Iterator[Said]:
+    one, other = a.reader.info, b.reader.info
+    for name in ("fps", "robot_type"):
+        mine, theirs = getattr(one, name), getattr(other, name)
+        if mine != theirs:
+            yield Said("info", name, mine, theirs)
+    yield from _features(one.features, other.features)
+    yield from _tasks(a.reader, b.reader, by_place=by_place)
+    if len(a) != len(b):
+        yield Said("episodes", "episodes", len(a), len(b))
+    yield from _episodes(a, b, pairs, by_place=by_place)
+
+
+def _features(a: Mapping[str, Feature], b: Mapping[str, Feature]) -> Iterator[Said]:
+    for key in dict.fromkeys((*a, *b)):
+        if key not in a or key not in b:
+            one, other = (_entry(f[key]) if key in f else None for f in (a, b))
+            yield Said("features", key, one, other)
+            continue
+        mine, theirs = _meaning(a[key]), _meaning(b[key])
+        for name in mine:
+            if mine[name] != theirs[name]:
+                yield Said("features", f"{key} {name}", mine[name], theirs[name])
+
+
+def _entry(feature: Feature) -> str:
+    return f"{feature.dtype} {list(feature.shape)}"
+
+
+def _meaning(feature: Feature) -> dict[str, Any]:
+    """Return what a feature means; how a camera's pictures are encoded is no part of it."""
+    if feature.is_camera:
+        code = feature.depth_code
+        depth = None if code is None else str(code)
+        return {"dtype": feature.dtype, "shape": list(feature.picture_shape), "depth": depth}
+    names = None if feature.names is None else flat_names(feature.names)
+    return {"dtype": feature.dtype, "shape": list(feature.shape), "names": names}
+
+
+def _tasks(a: Reader, b: Reader, *, by_place: bool) -> Iterator[Said]:
+    mine, theirs = dict(a.tasks), dict(b.tasks)
+    for text in mine.values():
+        if text not in theirs.values():
+            yield Said("tasks", "only in a", text, None)
+    for text in theirs.values():
+        if text not in mine.values():
+            yield Said("tasks", "only in b", None, text)
+    if by_place and set(mine.values()) == set(theirs.values()) and mine != theirs:
+        yield Said("tasks", "numbers", mine, theirs)
+
+
+@dataclass(slots=True)
+class _Counted:
+    a: Any
+    b: Any
+    count: int = 0
+
+
+def _episodes(a: Side, b: Side, pairs: Sequence[Pair], *, by_place: bool) -> Iterator[Said]:
+    found: dict[str, _Counted] = {}
+    for pair in pairs:
+        one, other = a.episode(pair.a), b.episode(pair.b)
+        facts: dict[str, tuple[Any, Any]] = {
+            "length": (one.length, other.length),
+            "tasks": (list(one.tasks), list(other.tasks)),
+        }
+        if by_place:
+            facts["episode_index"] = (one.index, other.index)
+        for name, (mine, theirs) in facts.items():
+            if mine != theirs:
+                found.setdefault(name, _Counted(mine, theirs)).count += 1
+    for name, first in found.items():
+        yield Said("episodes", name, first.a, first.b, first.count)
+
+
+# ── Statistics ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _statistics(a: Side, b: Side, tolerance: float) -> Iterator[StatisticDifference]:
+    if not (a.is_whole and b.is_whole):
+        return  # they are of all episodes
+    mine, theirs = a.reader.stats or {}, b.reader.stats or {}
+    # v2.x keeps them by episode, and quantiles of those say nothing of the whole.
+    lacking = any(side.reader.info.version.startswith("v2") for side in (a, b))
+    for key in dict.fromkeys((*mine, *theirs)):
+        if key not in mine or key not in theirs:
+            yield StatisticDifference(key, "*", "b" if key not in mine else "a", None)
+            continue
+        spread = _spread(mine[key])
+        for kind in dict.fromkeys((*mine[key], *theirs[key])):
+            one, other = mine[key].get(kind), theirs[key].get(kind)
+            if one is not None and other is not None:
+                largest = _apart(one, other, tolerance + _ROUNDING * spread)
+                if largest != 0:
+                    yield StatisticDifference(key, kind, None, largest)
+            elif not lacking:
+                yield StatisticDifference(key, kind, "b" if one is None else "a", None)
+
+
+def _spread(kinds: Mapping[str, np.ndarray]) -> float:
+    ends = [
+        float(np.max(np.abs(kinds[name]), initial=0)) for name in ("min", "max") if name in kinds
+    ]
+    return max(ends, default=0.0)
+
+
+def _apart(a: np.ndarray, b: np.ndarray, allowed: float) -> float | None:
+    """Return the largest difference; 0 where that is rounding, None where shapes differ."""
+    one, other = (np.squeeze(np.asarray(x, np.float64)) for x in (a, b))
+    if one.shape != other.shape:
+        return None
+    with np.errstate(invalid="ignore"):
+        apart = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other))
+    largest = float(np.nan_to_num(apart, nan=np.inf).max(initial=0))
+    return 0.0 if largest <= allowed else largest

@@ -1,0 +1,241 @@
+"""Comparing the pictures of two datasets: their bytes first, their pixels where bytes differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from demoreel.edit.diff_pairs import Pair, Side
+from demoreel.edit.difference import PictureDifference, Place
+from demoreel.layouts.base import Clip
+from demoreel.media.packets import PacketIndex
+from demoreel.media.video import Video
+from demoreel.read.pictures import Camera
+from demoreel.read.pool import DecodePool
+
+Pixels = Literal["none", "sample", "all"]
+"""What is decoded where bytes differ: nothing (no picture is looked at), a few frames, all."""
+
+_SAMPLED = 8  # frames of an episode and camera
+_ROWS_AT_ONCE = 64
+_DECODED_BYTES = 64 << 20
+_BYTES_AT_ONCE = 1 << 20
+_LEVELS = 255.0
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found with one camera so far."""
+
+    decoded: int = 0
+    frames: int = 0
+    episodes: int = 0
+    first: Place | None = None
+    largest: float | None = 0.0
+    sum: float = 0.0
+    values: int = 0
+    psnr: float = math.inf
+
+
+class Pictures:
+    """Compares pictures and remembers where they differ.
+
+    Args:
+        a: The first dataset.
+        b: The second.
+        pixels: What is decoded where bytes differ.
+        tolerance: How far pixels may be apart.
+    """
+
+    def __init__(self, a: Side, b: Side, pixels: Pixels, tolerance: float) -> None:
+        self._a = a
+        self._b = b
+        self._pixels = pixels
+        self._tolerance = tolerance
+        self._pool = DecodePool(None)
+        mine, theirs = a.reader.info.features, b.reader.info.features
+        self._cameras = {
+            key: (
+                Camera(a.reader, mine[key], None, "mm"),
+                Camera(b.reader, theirs[key], None, "mm"),
+            )
+            for key in (a.reader.info.cameras if pixels != "none" else ())
+            if key in b.reader.info.cameras and mine[key].is_depth == theirs[key].is_depth
+        }
+        self._found = {key: _Found() for key in self._cameras}
+
+    @property
+    def decoded(self) -> int:
+        """Pairs of pictures that had to be decoded."""
+        return sum(found.decoded for found in self._found.values())
+
+    def found(self) -> Iterator[PictureDifference]:
+        """Yield the cameras whose pictures differ."""
+        for key, found in self._found.items():
+            if found.first is None:
+                continue
+            depth = self._cameras[key][0].feature.is_depth
+            known = found.largest is not None
+            yield PictureDifference(
+                camera=key,
+                frames=found.frames,
+                decoded=found.decoded,
+                episodes=found.episodes,
+                first=found.first,
+                largest=found.largest,
+                mean=found.sum / found.values if known and found.values else None,
+                psnr=found.psnr if known and not depth else None,
+            )
+
+    def compare(self, pair: Pair) -> None:
+        """Compare all cameras of a pair of episodes.
+
+        Raises:
+            VideoError: A video is missing or broken.
+            PictureError: A picture in a table is.
+        """
+        length = min(self._a.length(pair.a), self._b.length(pair.b))
+        for key in self._cameras:
+            before = self._found[key].frames
+            frames = self._suspects(key, pair, length)
+            if self._pixels == "sample" and len(frames) > _SAMPLED:
+                frames = frames[np.linspace(0, len(frames) - 1, _SAMPLED).astype(np.int64)]
+            for portion in self._portions(key, frames):
+                self._decode(key, pair, portion)
+            self._found[key].episodes += self._found[key].frames > before
+
+    def _suspects(self, key: str, pair: Pair, length: int) -> np.ndarray:
+        """Return the frames whose pictures may differ, because bytes do."""
+        one, other = self._cameras[key]
+        every = np.arange(length)
+        if one.in_tables and other.in_tables:
+            return np.concatenate(
+                [self._other_bytes(key, pair, part) for part in _parts(every, _ROWS_AT_ONCE)]
+            )
+        if one.in_tables or other.in_tables:
+            return every
+        clip_a = self._a.reader.clip(self._a.position(pair.a), key)
+        clip_b = self._b.reader.clip(self._b.position(pair.b), key)
+        return np.asarray(every[_other_packets(clip_a, clip_b, length)])
+
+    def _other_bytes(self, key: str, pair: Pair, frames: np.ndarray) -> np.ndarray:
+        mine = self._a.reader.encoded(self._a.start(pair.a) + frames, key)
+        theirs = self._b.reader.encoded(self._b.start(pair.b) + frames, key)
+        differs = [one != other for one, other in zip(mine, theirs, strict=True)]
+        return np.asarray(frames[np.array(differs, bool)])
+
+    def _portions(self, key: str, frames: np.ndarray) -> Iterator[np.ndarray]:
+        height, width, _ = self._cameras[key][0].feature.picture_shape
+        return _parts(frames, max(1, min(_ROWS_AT_ONCE, _DECODED_BYTES // (height * width * 3))))
+
+    def _decode(self, key: str, pair: Pair, frames: np.ndarray) -> None:
+        one, other = self._cameras[key]
+        mine, jobs = one.plan(self._a.start(pair.a) + frames, np.empty)
+        self._pool.run(jobs)
+        theirs, jobs = other.plan(self._b.start(pair.b) + frames, np.empty)
+        self._pool.run(jobs)
+        found = self._found[key]
+        found.decoded += len(frames)
+        same_size = mine.shape == theirs.shape
+        for place, frame in enumerate(frames.tolist()):
+            if same_size and not self._differs(found, mine[place], theirs[place]):
+                continue
+            found.frames += 1
+            if not same_size:
+                found.largest = None
+            if found.first is None:
+                found.first = Place(self._a.number(pair.a), self._b.number(pair.b), frame)
+
+    def _differs(self, found: _Found, a: np.ndarray, b: np.ndarray) -> bool:
+        found.values += a.size
+        if np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+            return False
+        distance = np.abs(a.astype(np.float32) - b.astype(np.float32))
+        distance = np.nan_to_num(distance, nan=np.inf)
+        largest = float(distance.max())
+        found.sum += float(distance.sum(dtype=np.float64))
+        if largest <= self._tolerance:
+            return False
+        if found.largest is not None:
+            found.largest = max(found.largest, largest)
+        error = float(np.square(distance, dtype=np.float64).mean())
+        found.psnr = min(found.psnr, 10 * math.log10(_LEVELS**2 / error))
+        return True
+
+
+def _parts(frames: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    return (frames[at : at + size] for at in range(0, len(frames), size))
+
+
+# ── Packets ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _other_packets(a: Clip, b: Clip, length: int) -> np.ndarray:
+    """Return, for each frame, whether the packets that it is decoded from differ."""
+    one, other = a.video.index, b.video.index
+    if one.codec != other.codec:
+        return np.ones(length, bool)
+    packets_a, packets_b = _packets(one, a.first, length), _packets(other, b.first, length)
+    if not np.array_equal(
+        _shown(one, packets_a, a.first, length), _shown(other, packets_b, b.first, length)
+    ):
+        return np.ones(length, bool)
+    differs = np.concatenate(
+        [
+            _other_bytes(a.video, b.video, packets_a[part], packets_b[part])
+            for part in _spans(one.size[packets_a])
+        ]
+    )
+    # A frame leans on all packets from its keyframe on.
+    before = np.concatenate([[0], np.cumsum(differs)])
+    frames = a.first + np.arange(length)
+    begin = np.searchsorted(packets_a, np.maximum(one.starts(frames), packets_a[0]))
+    end = np.searchsorted(packets_a, one.packet_of[frames], side="right")
+    return np.asarray(before[end] > before[begin])
+
+
+def _packets(index: PacketIndex, first: int, length: int) -> np.ndarray:
+    """Return the packets that some frames are decoded from, in decoding order."""
+    frames = np.arange(first, first + length)
+    start = int(index.starts(frames).min())
+    packets = np.arange(max(start, 0), int(index.packet_of[frames].max()) + 1)
+    return packets[index.start_of[packets] >= start] if index.has_leading else packets
+
+
+def _shown(index: PacketIndex, packets: np.ndarray, first: int, length: int) -> np.ndarray:
+    """Return which of the clip's frames each packet becomes; -1 for all others."""
+    frames = index.frame_of[packets] - first
+    return np.where((index.frame_of[packets] >= 0) & (frames >= 0) & (frames < length), frames, -1)
+
+
+def _spans(sizes: np.ndarray) -> Iterator[slice]:
+    """Cut packets into portions of about as many bytes as are read at once."""
+    begin, total = 0, 0
+    for place, size in enumerate(sizes.tolist()):
+        if place > begin and total + size > _BYTES_AT_ONCE:
+            yield slice(begin, place)
+            begin, total = place, 0
+        total += size
+    yield slice(begin, len(sizes))
+
+
+def _other_bytes(a: Video, b: Video, mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    pairs = zip(_read(a, mine), _read(b, theirs), strict=True)
+    return np.array([one != other for one, other in pairs], bool)
+
+
+def _read(video: Video, packets: np.ndarray) -> Iterator[bytes | memoryview]:
+    """Yield the packets' bytes: out of one read where they lie close together."""
+    offsets, sizes = video.index.offset[packets], video.index.size[packets]
+    begin, end = int(offsets.min()), int((offsets + sizes).max())
+    if end - begin > 2 * int(sizes.sum()):
+        for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
+            yield video.file.read(offset, size)
+        return
+    data = memoryview(video.file.read(begin, end - begin))
+    for offset, size in zip((offsets - begin).tolist(), sizes.tolist(), strict=True):
+        yield data[offset : offset + size]

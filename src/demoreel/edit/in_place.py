@@ -1,0 +1,170 @@
+"""A cut as a new version of the Lance dataset that it is made of: no video byte is written.
+
+The table of rows gets a new version, ``meta/`` other files, and what they were before is kept
+(``layouts/lance_history.py``). All is made aside first: the rows in a stand-in for their table, the
+metadata beside it, with a link to the table of videos, so that it can be opened and compared like
+any result. Then one commit (``storage/journal.py``) puts everything in place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from demoreel.edit.clips import CutList
+from demoreel.edit.facts import Facts
+from demoreel.edit.in_place_plan import lance_layout
+from demoreel.edit.in_place_rows import rewrite_rows
+from demoreel.edit.lance_result import COPY, Tables
+from demoreel.edit.metadata import write_metadata
+from demoreel.edit.plan import Plan, make_plan
+from demoreel.edit.render import Rendered
+from demoreel.edit.said import said_of
+from demoreel.edit.sources import open_source
+from demoreel.edit.verify import Verify, verify_pictures, verify_rows
+from demoreel.edit.written import LanceRows
+from demoreel.errors import DatasetBusyError
+from demoreel.layouts.appending import no_room_is_an_error
+from demoreel.layouts.detect import open_reader
+from demoreel.layouts.lance_history import keep_metadata, note_version
+from demoreel.layouts.lance_native.writer import meta_rows
+from demoreel.layouts.lance_reader import LanceReader
+from demoreel.storage.journal import Transaction, clear_staging, roll_forward, transaction
+from demoreel.storage.lance_versions import GrowingTable, hint_name, hint_of
+from demoreel.storage.writer_lock import HIDDEN, WriterLock
+
+_RECORDING = f"{HIDDEN}/lance.json"  # what a recording that was killed may prune when it goes on
+_UNFINISHED = f"{HIDDEN}/encoding/*/sealed.json"  # episodes that are safe, but not encoded
+
+
+def render_in_place(cutlist: CutList, *, verification: Verify = "ends") -> Rendered:
+    """Make a cut a new version of the dataset that it is a cut of.
+
+    Cost: writes the rows (of layouts with pictures in their rows, the numbers that change) and
+    ``meta/``; no video. Killed at any instant, the dataset is what it was, or what it is to be.
+
+    Args:
+        cutlist: The cut list; all clips are of one Lance dataset, in its newest version.
+        verification: What is read back and compared before the version appears.
+
+    Raises:
+        ArgumentError: It cannot be done in place, or the cut list makes no sense; nothing changed.
+        DatasetBusyError: Someone is recording to the dataset, or editing it.
+        DiskFullError: There is no room; nothing changed.
+        ConversionError: The result is not what the dataset held; nothing changed.
+    """
+    reader = open_source(cutlist.sources[0])
+    lance_layout(cutlist, reader)
+    root = reader.root
+    with only_writer(root):
+        plan = make_plan(cutlist, in_place=True)
+        with no_room_is_an_error(root), transaction(root) as changes:
+            version, size = _Edit(root, plan, changes).make(verification)
+            changes.record()
+            roll_forward(root)
+    return Rendered(
+        path=root,
+        episodes=len(plan.clips),
+        frames=int(plan.start[-1]),
+        bytes=size,
+        resumed=0,
+        committed=True,
+        version=version,
+    )
+
+
+@contextmanager
+def only_writer(root: Path) -> Iterator[None]:
+    """Hold the right to change a dataset, as the last writer left it.
+
+    Raises:
+        DatasetBusyError: Someone else has it, or a recording waits to be finished.
+    """
+    lock = WriterLock(root)
+    try:
+        lock.sign()
+        roll_forward(root)
+        clear_staging(root)
+        if any(root.glob(_UNFINISHED)):
+            raise DatasetBusyError(
+                "A recording to this dataset was interrupted, and is not finished yet.",
+                hint="open it once: demoreel info " + os.fspath(root),
+                dataset=root,
+            )
+        yield
+    finally:
+        lock.release(remove=True)
+
+
+class _Edit:
+    """One edit, made aside."""
+
+    def __init__(self, root: Path, plan: Plan, changes: Transaction) -> None:
+        reader = plan.readers[0]
+        assert isinstance(reader, LanceReader)
+        self._root, self._plan, self._changes, self._reader = root, plan, changes, reader
+        names = {kind: table.name for kind, table in reader.tables.items()}
+        self._tables = Tables(plan.layout, names["frames"], names.get("videos"))
+        self._aside = changes.folder / "dataset"
+
+    def make(self, verification: Verify) -> tuple[int, int]:
+        """Make everything, look at it, announce it; return the version, and how many bytes."""
+        plan, aside, tables = self._plan, self._aside, self._tables
+        aside.mkdir()
+        if tables.videos is not None:
+            (aside / tables.videos).symlink_to((self._root / tables.videos).resolve())
+        frames = GrowingTable(self._root / tables.frames)
+        facts = Facts(plan.info.features, plan.tasks)
+        stand_in = rewrite_rows(plan, tables, frames, aside, facts)
+        found = aside / "facts.parquet"
+        pq.write_table(facts.table(), found)
+        rows = LanceRows(stand_in.folder)
+        write_metadata(plan, aside, [found], rows)
+        if verification != "none":
+            full = verification == "full"
+            result = open_reader(aside)
+            assert isinstance(result, LanceReader)
+            if tables.videos is not None:
+                result.share_videos(self._reader)
+            verify_rows(plan, result, rows, full=full)
+            verify_pictures(plan, result, full=full)
+        keep_metadata(self._root, frames.version)
+        version = stand_in.version  # those before it were steps on the way
+        stand_in.move_into(self._changes, self._root, since=version)
+        put_hint(self._changes, tables.frames, version)
+        note_version(self._changes, version, said_of(plan))
+        replace_metadata(self._root, aside / "meta", self._changes)
+        return version, sum(path.stat().st_size for path in self._changes.folder.glob("[0-9]*"))
+
+
+def put_hint(changes: Transaction, table: str, version: int) -> None:
+    """Announce what Lance notes of a table's newest version."""
+    changes.new(hint_name(table)).write_bytes(hint_of(version))
+
+
+def replace_metadata(root: Path, meta: Path, changes: Transaction) -> None:
+    """Announce other metadata in the place of all, ``info.json`` last, and of their copy.
+
+    Args:
+        root: The dataset's folder.
+        meta: The new metadata, on the same disk; the files are linked, or copied.
+        changes: What they come into place with.
+    """
+    if (root / COPY).is_dir():
+        copy = GrowingTable(root / COPY)
+        stand_in = copy.stand_in(changes.folder)
+        stand_in.overwrite(meta_rows(meta))
+        put_hint(changes, COPY, stand_in.move_into(changes, root))
+    new = {path.relative_to(meta).as_posix() for path in meta.rglob("*") if path.is_file()}
+    old = (path for path in (root / "meta").rglob("*") if path.is_file())
+    for path in old:
+        if path.relative_to(root / "meta").as_posix() not in new:
+            changes.delete(path.relative_to(root).as_posix())
+    if (root / _RECORDING).exists():
+        changes.delete(_RECORDING)
+    for name in sorted(new, key=lambda name: (name == "info.json", name)):
+        changes.take(meta / name, f"meta/{name}")

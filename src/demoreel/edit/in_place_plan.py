@@ -1,0 +1,132 @@
+"""What an edit in place will be: rows and metadata anew, videos where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from demoreel.edit.clips import Clip, CutList
+from demoreel.edit.features import View
+from demoreel.edit.footage import Footage, Shot
+from demoreel.edit.target_info import Layout
+from demoreel.errors import ArgumentError
+from demoreel.layouts.base import Reader
+from demoreel.layouts.lance_reader import LanceReader
+from demoreel.model import Info
+from demoreel.storage.lance_versions import newest_version
+
+_ON_THE_CLOCK = 1e-4  # seconds; as near as lerobot wants it
+
+
+@dataclass(slots=True)
+class KeptFootage(Footage):
+    """One camera whose videos stay as they are.
+
+    Attributes:
+        seconds: Second of its video at which each clip begins.
+    """
+
+    seconds: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def begin(self) -> np.ndarray:
+        """Second of its video at which each clip begins (``from_timestamp``)."""
+        return self.seconds
+
+
+def kept_footage(
+    shots: Sequence[Shot], reader: Reader, view: View, info: Info
+) -> dict[str, Footage]:
+    """Return for each camera where clips lie in the videos that are there.
+
+    Cost: reads the table of packets of every video that clips lie in.
+
+    Raises:
+        VideoError: A video is missing or broken.
+        FrameMismatchError: Metadata and video do not agree.
+    """
+    return {key: _kept(shots, reader, str(view.origin[key]), info) for key in info.video_keys}
+
+
+def _kept(shots: Sequence[Shot], reader: Reader, key: str, info: Info) -> KeptFootage:
+    positions = np.array([shot.position for shot in shots])
+    columns = reader.episode_columns()
+    said = columns[f"videos/{key}/from_timestamp"][positions]
+    first, seconds = np.empty(len(shots), np.int64), np.empty(len(shots))
+    rate = np.empty(len(shots))
+    for number, shot in enumerate(shots):
+        place = reader.clip(shot.position, key)
+        first[number] = place.frames(np.array([shot.frames[0]]))[0]
+        rate[number] = info.fps * place.step
+        clock = float(place.video.index.seconds[first[number]])
+        as_said = float(said[number]) + shot.frames[0] / info.fps
+        # Where neighbours are gone, only the clock can tell where an episode begins.
+        seconds[number] = as_said if abs(as_said - clock) < _ON_THE_CLOCK else clock
+    return KeptFootage(
+        videos=[],
+        chunk=columns[f"videos/{key}/chunk_index"][positions],
+        file=columns[f"videos/{key}/file_index"][positions],
+        first=first,
+        rate=rate,
+        seconds=seconds,
+    )
+
+
+def lance_layout(cutlist: CutList, reader: Reader) -> Layout:
+    """Return the layout of the only source of a cut that is to be made in place.
+
+    Raises:
+        ArgumentError: There are several, it does not lie in Lance, or not in its newest version.
+    """
+    if len(cutlist.sources) != 1:
+        raise ArgumentError(
+            "Only one dataset can be edited in place.", hint="merge into a new folder"
+        )
+    if not isinstance(reader, LanceReader):
+        raise ArgumentError(
+            f"A dataset in the layout {reader.layout} cannot be edited in place: it has no "
+            "versions to go back to.",
+            hint="write a new dataset, or convert this one: demoreel convert --to lance-video",
+            dataset=reader.root,
+        )
+    wanted, newest = cutlist.sources[0].version, newest_version(reader.root / reader.data_file(0))
+    if wanted is not None and wanted != newest:
+        raise ArgumentError(
+            f"Version {wanted} is not the newest one, and older ones never change.",
+            hint=f"demoreel checkout {reader.root} {wanted}, then edit",
+        )
+    return cast(Layout, reader.layout)
+
+
+def refuse_in_place(cutlist: CutList, reader: Reader, view: View) -> None:
+    """Refuse what an edit in place cannot do, because videos stay as they are.
+
+    Raises:
+        ArgumentError: A frame would be in two episodes, or a camera with videos would be renamed.
+    """
+    twice = _claimed_twice(cutlist.clips)
+    if twice is not None:
+        raise ArgumentError(
+            f"Frames of episode {twice} would be in two episodes, and videos are not copied.",
+            hint="write a new dataset",
+            dataset=reader.root,
+        )
+    for key, origin in view.origin.items():
+        if origin not in (None, key) and view.features[key].is_video:
+            raise ArgumentError(
+                f"The camera {origin!r} cannot be renamed in place: its videos have that name.",
+                hint="write a new dataset",
+                dataset=reader.root,
+            )
+
+
+def _claimed_twice(clips: Sequence[Clip]) -> int | None:
+    ends: dict[int, int] = {}
+    for clip in sorted(clips, key=lambda clip: (clip.episode, clip.start)):
+        if clip.start < ends.get(clip.episode, 0):
+            return clip.episode
+        ends[clip.episode] = clip.stop
+    return None

@@ -1,0 +1,444 @@
+"""Which piece of which clip goes into which video: planned before a byte is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from demoreel.edit.encode_exact import Divider, settings_like
+from demoreel.edit.encode_probe import settings_beside
+from demoreel.edit.footage import (
+    Blank,
+    Footage,
+    Piece,
+    Run,
+    Shot,
+    Take,
+    VideoOut,
+    packets_between,
+)
+from demoreel.edit.ways import Way
+from demoreel.errors import ArgumentError, FrameMismatchError, VideoError
+from demoreel.layouts.base import Clip as Place
+from demoreel.layouts.base import Reader
+from demoreel.media.mp4 import Description, read_description
+from demoreel.media.mp4_write import PacketRun, signature
+from demoreel.media.settings import VideoSettings, exact_rate
+from demoreel.media.splice import begins_anew, with_lead_in
+from demoreel.media.video import Video
+from demoreel.model import Feature, Info
+from demoreel.storage.local import LocalFile
+
+_MB = 1024 * 1024
+_FRAMES_ENCODED = 4096
+"""Of a video that is encoded: what one task does, and what is done again after a kill."""
+
+_BYTES_OF_PIXEL = 0.08  # of an encoded picture; a guess
+_LARGER = 8  # an exact picture may be so many times its packet
+
+
+def plan_camera(
+    feature: Feature,
+    shots: Sequence[Shot],
+    readers: Sequence[Reader],
+    keys: Sequence[str | None],
+    info: Info,
+    way: Way,
+) -> Footage:
+    """Plan one camera's videos.
+
+    Cost: reads the table of packets of every source video.
+
+    Args:
+        feature: The camera as the result has it.
+        shots: Every clip, in order.
+        readers: The sources.
+        keys: The camera's key in each source; None where it has none.
+        info: What the result will be; sizes of videos are kept to.
+        way: Whether pictures are copied or encoded.
+
+    Raises:
+        ArgumentError: Pictures would have to be encoded, and no codec is asked for.
+        VideoError: A video is missing or broken, or its packets cannot be copied into an mp4.
+        FrameMismatchError: Metadata and video do not agree.
+    """
+    packer = _Packer(feature, info, way)
+    for number, shot in enumerate(shots):
+        reader, key = readers[shot.source], keys[shot.source]
+        if key is None:
+            packer.add_blank(number, shot, _blank_settings(way, shots, readers, keys))
+        elif way.settings is not None:
+            packer.add_encoded(number, shot, reader, key)
+        else:
+            packer.add(number, shot, reader.clip(shot.position, key), reader)
+    return packer.finish(len(shots))
+
+
+def _blank_settings(
+    way: Way, shots: Sequence[Shot], readers: Sequence[Reader], keys: Sequence[str | None]
+) -> VideoSettings:
+    """Return how to encode black pictures: like those of the first source that has the camera."""
+    if way.settings is not None:
+        return way.settings
+    for shot in shots:
+        key = keys[shot.source]
+        if key is not None:
+            place = readers[shot.source].clip(shot.position, key)
+            try:
+                return settings_like(place.video, place.first)
+            except VideoError:
+                break  # such pictures cannot be encoded here; black ones may be of another kind
+    return VideoSettings(codec="h264", gop=32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A clip in the video that is being filled.
+
+    Attributes:
+        number: Which clip.
+        piece: The first of the video's pieces that it lies in.
+        frame: The frame of the source's video that is its first; -1 if its piece begins with it.
+        span: Frames of the video from its first to its last, both counted.
+        shot: The clip, as the camera sees it.
+    """
+
+    number: int
+    piece: int
+    frame: int
+    span: int
+    shot: Shot
+
+
+@dataclass(slots=True)
+class _Open:
+    """The video that is being filled."""
+
+    chunk: int = 0
+    file: int = 0
+    kind: tuple[object, ...] = ()
+    fps: float = 0.0
+    alone: bool = False  # its first packets do not begin anew (``media/splice.py``)
+    description: Description | None = None
+    pieces: list[Piece] = field(default_factory=list)
+    videos: list[Video | None] = field(default_factory=list)
+    bytes: int = 0
+    encoded: int = 0
+    clips: list[_Placed] = field(default_factory=list)
+
+    def is_followed_by(self, video: Video, packet: int, frame: int) -> bool:
+        """Whether packets from ``packet`` on go on where the last run ends, or are in it already.
+
+        Its frames must not be another clip's: every frame of a video belongs to one episode.
+        """
+        if not self.pieces or not self.clips or self.clips[-1].frame < 0:
+            return False
+        last, there = self.pieces[-1], self.videos[-1]
+        if not isinstance(last, Run) or there is None or there.name != video.name:
+            return False
+        before = self.clips[-1]
+        return last.first <= packet <= last.stop and frame >= before.frame + before.span
+
+    def put(self, piece: Piece, video: Video | None, size: int) -> None:
+        self.pieces.append(piece)
+        self.videos.append(video)
+        self.bytes += size
+        if isinstance(piece, Take):
+            self.encoded += len(piece.frames)
+
+
+class _Packer:
+    def __init__(self, feature: Feature, info: Info, way: Way) -> None:
+        self._feature = feature
+        self._info = info
+        self._way = way
+        self._limit = info.video_files_size_in_mb * _MB
+        self._one_each = info.version.startswith("v2")
+        self._open = _Open()
+        self._videos: list[VideoOut] = []
+        self._kinds: dict[str, tuple[Description, tuple[object, ...]]] = {}
+        self._dividers: dict[str, Divider] = {}
+        self._likes: dict[str, VideoSettings] = {}
+        self._places: list[tuple[int, int, int, float]] = []
+        self._encoded: dict[int, list[range]] = {}
+        self._blank: set[int] = set()
+
+    def add(self, number: int, shot: Shot, place: Place, reader: Reader) -> None:
+        """Take a clip's packets, or, if it is to be exact, some of its frames."""
+        fps = self._clock_of(shot, place, reader)
+        assert isinstance(shot.frames, range)
+        frame = int(place.frames(np.array(shot.frames[0])))
+        span = place.step * shot.frames.step * (len(shot.frames) - 1) + 1
+        if self._way.exact:
+            self._add_exact(number, shot, place.video, frame, span, fps)
+        else:
+            self._add_carried(number, shot, place.video, frame, span, fps, str(reader.root))
+
+    def add_encoded(self, number: int, shot: Shot, reader: Reader, key: str) -> None:
+        """Take a clip's frames, to be encoded."""
+        assert self._way.settings is not None
+        frames, video = shot.frames, None
+        if not reader.in_tables(key):
+            place = reader.clip(shot.position, key)
+            video = place.video
+            found = place.frames(np.array(frames))
+            frames = (
+                range(int(found[0]), int(found[-1]) + 1, place.step * frames.step)
+                if isinstance(frames, range)
+                else tuple(found.tolist())
+            )
+        take = Take(shot.source, shot.position, frames, self._way.settings)
+        size = int(len(frames) * np.prod(self._size) * _BYTES_OF_PIXEL)
+        self._begin(("encoded",), size, self._info.fps, more=len(frames))
+        self._open.clips.append(_Placed(number, len(self._open.pieces), -1, len(frames), shot))
+        self._open.put(take, video, size)
+        self._encoded[number] = [range(len(frames))]
+
+    def add_blank(self, number: int, shot: Shot, settings: VideoSettings) -> None:
+        """Take black frames for a clip whose source has no such camera."""
+        count = len(shot.frames)
+        kind = "encoded" if self._way.settings is not None else "blank"
+        self._begin((kind,), 0, self._info.fps)
+        self._open.clips.append(_Placed(number, len(self._open.pieces), -1, count, shot))
+        self._open.put(Blank(count, self._size, settings), None, count * 64)
+        self._blank.add(number)
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        return self._feature.picture_shape[:2]
+
+    def _clock_of(self, shot: Shot, place: Place, reader: Reader) -> float:
+        """Return the rate that a clip's video keeps, where packets can be copied at all."""
+        rate = exact_rate(reader.info.fps) * place.step
+        wanted = exact_rate(self._info.fps)
+        regular = isinstance(shot.frames, range) and rate / wanted == (
+            place.step * shot.frames.step
+        )
+        if regular and (rate == wanted or not self._one_each):
+            return float(rate)
+        because = "a video of v2.1 holds its episode's frames and no others"
+        raise ArgumentError(
+            f"Pictures at {float(rate):g} frames a second would have to be encoded to be shown at "
+            f"{float(wanted):g}: {because if regular else 'one rate is no multiple of the other'}.",
+            hint="ask for a codec: vcodec='h264' (--vcodec h264)",
+            camera=self._feature.key,
+            dataset=reader.root,
+        )
+
+    def _add_exact(
+        self, number: int, shot: Shot, video: Video, frame: int, span: int, fps: float
+    ) -> None:
+        stop = frame + span
+        if video.name not in self._dividers:
+            self._dividers = {video.name: Divider(video)}
+        found = self._dividers[video.name].divide(frame, stop)
+        description, kind = self._described(video)
+        sizes = video.index.size
+        mean = int(sizes.mean()) * _LARGER
+        copied = int(sizes[found.first : found.stop].sum())
+        size = copied + mean * (len(found.head) + len(found.tail))
+        self._begin((kind, fps), size, fps, description=description)
+        now = self._open
+        now.clips.append(_Placed(number, len(now.pieces), -1, span, shot))
+        encoded = []
+        for part in (found.head, None, found.tail):
+            if part is None:
+                if found.stop > found.first:
+                    run = Run(shot.source, shot.position, found.first, found.stop)
+                    now.put(run, video, copied)
+            elif len(part):
+                settings = self._like(video, part[0], description, fps)
+                take = Take(shot.source, shot.position, part, settings, alike=True)
+                now.put(take, video, mean * len(part))
+                encoded.append(range(part[0] - frame, part[-1] + 1 - frame))
+        if encoded:
+            self._encoded[number] = encoded
+
+    def _like(
+        self, video: Video, frame: int, description: Description, fps: float
+    ) -> VideoSettings:
+        if video.name not in self._likes:
+            try:
+                like = settings_like(video, frame)
+                settings = settings_beside(like, description, video, fps)
+            except VideoError as error:
+                raise type(error)(
+                    error.what, hint=error.hint, camera=self._feature.key, **error.where
+                ) from error
+            self._likes[video.name] = settings
+        return self._likes[video.name]
+
+    def _add_carried(
+        self, number: int, shot: Shot, video: Video, frame: int, span: int, fps: float, root: str
+    ) -> None:
+        bare, stop = _needed(video, frame, span, root, shot)
+        anew = begins_anew(video, bare)
+        first = bare if anew else with_lead_in(video.index, bare)
+        description, kind = self._described(video)
+        size = int(video.index.size[first:stop].sum())
+        now = self._open
+        goes_on = now.is_followed_by(video, bare, frame) and not self._one_each
+        fits = goes_on or (anew and not now.alone)
+        before = now
+        self._begin((kind, fps), size, fps, description=description, fits=fits)
+        now = self._open
+        if not now.pieces:
+            now.alone = not anew
+        if goes_on and now is before:
+            last = now.pieces[-1]
+            assert isinstance(last, Run)
+            stop = max(stop, last.stop)
+            now.bytes += int(video.index.size[last.stop : stop].sum()) - size
+            now.pieces[-1] = Run(last.source, last.position, last.first, stop)
+        else:
+            now.put(Run(shot.source, shot.position, first, stop), video, 0)
+        now.bytes += size
+        now.clips.append(_Placed(number, len(now.pieces) - 1, frame, span, shot))
+
+    def _begin(
+        self,
+        kind: tuple[object, ...],
+        size: int,
+        fps: float,
+        *,
+        description: Description | None = None,
+        fits: bool = True,
+        more: int = 0,
+    ) -> None:
+        """Go on in the open video if a clip of this kind and size fits there, else in another."""
+        now = self._open
+        full = now.bytes + size > self._limit or now.encoded + more > _FRAMES_ENCODED
+        if now.pieces and (now.kind != kind or full or not fits or self._one_each):
+            self._close()
+            now = self._open
+        if not now.pieces:
+            now.kind, now.description, now.fps = kind, description, fps
+
+    def _described(self, video: Video) -> tuple[Description, tuple[object, ...]]:
+        if video.name not in self._kinds:
+            description = read_description(video.file, name=video.name)
+            if description is None:
+                raise VideoError(
+                    "This video's packets cannot be copied as they are: it is no plain mp4.",
+                    hint="bring it into one without loss: ffmpeg -i FILE -c copy NEW.mp4",
+                    file=video.name,
+                )
+            self._kinds[video.name] = (description, signature(description))
+        return self._kinds[video.name]
+
+    def _close(self) -> None:
+        now = self._open
+        runs = [
+            PacketRun(video, packets_between(video.index, piece.first, piece.stop))
+            if isinstance(piece, Run) and video is not None
+            else None
+            for piece, video in zip(now.pieces, now.videos, strict=True)
+        ]
+        counts = [
+            len(run.packets) if run is not None else _count(piece)
+            for run, piece in zip(runs, now.pieces, strict=True)
+        ]
+        before = np.concatenate([[0], np.cumsum(counts)]).tolist()
+        shown = [run.shown() if run is not None else None for run in runs]
+        for clip in now.clips:
+            at = 0
+            run, order = runs[clip.piece], shown[clip.piece]
+            if clip.frame >= 0 and run is not None and order is not None:
+                at = _first_shown(run, order, clip)
+            self._places.append((now.chunk, now.file, before[clip.piece] + at, now.fps))
+        out = VideoOut(
+            camera=self._feature.key,
+            chunk=now.chunk,
+            file=now.file,
+            runs=tuple(now.pieces),
+            description=now.description,
+            frames=before[-1],
+            size=now.bytes,
+            seen=tuple(_seen(video) for video in now.videos if video is not None),
+            episode=len(self._places) - len(now.clips),
+            fps=now.fps,
+        )
+        if self._one_each:
+            _refuse_more_frames(out, now.clips[0].shot, now.videos[0])
+        self._videos.append(out)
+        chunk, file = now.chunk, now.file + 1
+        if file == self._info.chunks_size:
+            chunk, file = chunk + 1, 0
+        self._open = _Open(chunk, file)
+
+    def finish(self, clips: int) -> Footage:
+        self._close()
+        assert len(self._places) == clips
+        chunk, file, first, rate = np.array(self._places, np.float64).T
+        return Footage(
+            self._videos,
+            chunk=chunk.astype(np.int64),
+            file=file.astype(np.int64),
+            first=first.astype(np.int64),
+            rate=rate,
+            encoded=self._encoded,
+            blank=frozenset(self._blank),
+        )
+
+
+def _count(piece: Piece) -> int:
+    """Return how many frames a piece has that is no run."""
+    assert not isinstance(piece, Run)
+    return piece.count if isinstance(piece, Blank) else len(piece.frames)
+
+
+def _needed(video: Video, frame: int, span: int, root: str, shot: Shot) -> tuple[int, int]:
+    """Return the packets that the frames need: the first, and one past the last."""
+    index = video.index
+    packets = index.packet_of[frame : frame + span]
+    first = int(index.start_of[packets].min())
+    if first < 0:
+        raise FrameMismatchError(
+            "The clip's first pictures lean on others that the video does not have.",
+            hint="begin the clip a few frames later",
+            dataset=root,
+            file=video.name,
+            frame=shot.frames[0],
+        )
+    return first, int(packets.max()) + 1
+
+
+def _first_shown(run: PacketRun, shown: np.ndarray, clip: _Placed) -> int:
+    """Return which frame of a run is a clip's first; those after it must follow one by one."""
+    packets = run.video.index.packet_of[clip.frame : clip.frame + clip.span]
+    places = np.searchsorted(run.packets, packets)
+    found = places < len(run.packets)
+    if not found.all() or not np.array_equal(run.packets[places], packets):
+        raise VideoError("A clip's packets cannot be cut out.", file=run.video.name)
+    order = shown[places]
+    if not np.array_equal(order, order[0] + np.arange(clip.span)):
+        raise VideoError(
+            "A clip's frames would not follow one another: the video hides frames between them.",
+            hint="encode the video again",
+            file=run.video.name,
+            frame=clip.shot.frames[0],
+        )
+    return int(order[0])
+
+
+def _refuse_more_frames(out: VideoOut, shot: Shot, video: Video | None) -> None:
+    """Refuse a video that would hold more than its episode: there is no place to say so in v2."""
+    more = out.frames - len(shot.frames)
+    if more and video is not None:
+        raise FrameMismatchError(
+            f"A clip cannot be cut out alone: its pictures need {more} more, and v2.1 shows all.",
+            hint="encode those of its first group of pictures anew: exact=True (--exact); or begin "
+            "and end it with a group of pictures, or write v3.0",
+            episode=out.episode,
+            camera=out.camera,
+            frames=f"{shot.frames[0]} to {shot.frames[-1]}",
+            file=video.name,
+        )
+
+
+def _seen(video: Video) -> tuple[object, ...]:
+    """Return what changes when a video does, and is the same on every machine that sees it."""
+    changed = video.file.identity[3] if isinstance(video.file, LocalFile) else None
+    return (video.file.size, changed, len(video.index.offset))

@@ -1,0 +1,88 @@
+"""Tables of a result, read back as they were written: to take statistics, and to check them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from demoreel.layouts import arrow_in
+from demoreel.model import Feature
+from demoreel.storage.lance_tables import LanceTable
+
+_ROWS = 1 << 16
+
+
+class Written(Protocol):
+    """The rows of a result.
+
+    Attributes:
+        frames: How many there are.
+    """
+
+    frames: int
+
+    def portions(
+        self, features: Sequence[Feature], *, at_once: int = _ROWS
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield number columns in the order of the rows, by key, some rows at a time.
+
+        Raises:
+            TableError: A table is damaged, or not as declared.
+        """
+        ...
+
+
+class ParquetTables:
+    """Rows that lie in parquet files, one behind the other."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self.frames = sum(pq.read_metadata(path).num_rows for path in paths)
+
+    def portions(
+        self, features: Sequence[Feature], *, at_once: int = _ROWS
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield number columns in the order of the rows, by key, some rows at a time."""
+        keys = [feature.key for feature in features]
+        for path in self._paths:
+            with pq.ParquetFile(path) as parquet:
+                for batch in parquet.iter_batches(at_once, columns=keys):
+                    columns = {key: batch.column(key) for key in keys}
+                    yield _numbers(columns, features, str(path))
+
+
+class LanceRows:
+    """Rows that lie in a Lance table, in its newest version.
+
+    Args:
+        table: The table's folder.
+    """
+
+    def __init__(self, table: Path) -> None:
+        self._table = LanceTable(str(table))
+        self.frames = self._table.count_rows()
+
+    def portions(
+        self, features: Sequence[Feature], *, at_once: int = _ROWS
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield number columns in the order of the rows, by key, some rows at a time."""
+        names = {feature.key: feature.key.replace(".", "_") for feature in features}
+        for first in range(0, self.frames, at_once):
+            rows = np.arange(first, min(first + at_once, self.frames))
+            found = self._table.take(rows, list(names.values()))
+            columns = {key: found.column(name).combine_chunks() for key, name in names.items()}
+            yield _numbers(columns, features, self._table.path)
+
+
+def _numbers(
+    columns: dict[str, pa.Array], features: Sequence[Feature], where: str
+) -> dict[str, np.ndarray]:
+    return {
+        feature.key: arrow_in.numbers(columns[feature.key], feature, where=where, from_floats=True)
+        for feature in features
+    }

@@ -1,0 +1,216 @@
+"""How often each level occurs in an episode's pictures: a file beside the episodes' metadata.
+
+Statistics of several episodes' pictures follow exactly from these counts, quantiles too; from the
+episodes' own statistics they do not. The files are demoreel's own, in a folder that no other
+program looks into, and are named like the file under ``meta/episodes`` that they came with::
+
+    meta/demoreel/histograms/chunk-000/file-000.parquet
+
+One row for each episode and camera, in any order. Another program may renumber or replace episodes
+without knowing of these files. So a row is never believed for its number: the statistics that
+follow from it must be those that the episode's own metadata state (``edit/believed.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from demoreel.errors import ArgumentError, UnknownKeyError, nearest
+from demoreel.layouts.v3.files import Place
+
+_IN_META = "demoreel/histograms"
+
+_SCHEMA = pa.schema(
+    [
+        ("episode_index", pa.int64()),
+        ("camera", pa.string()),
+        ("frames", pa.int64()),
+        ("channels", pa.int64()),
+        ("levels", pa.int64()),
+        ("first_level", pa.int64()),
+        ("counts", pa.list_(pa.int64())),
+    ]
+)
+_ROWS_AT_ONCE = 64
+_MOST_LEVELS = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """What one camera saw in one episode.
+
+    Attributes:
+        episode: The episode's ``episode_index``.
+        camera: The camera's key.
+        frames: Pictures that were counted.
+        counts: Pixels of each level: channels x levels.
+    """
+
+    episode: int
+    camera: str
+    frames: int
+    counts: np.ndarray
+
+
+def histograms_name(place: Place) -> str:
+    """Return the path of a file, relative to the dataset's folder."""
+    return f"meta/{_IN_META}/chunk-{place.chunk:03d}/file-{place.file:03d}.parquet"
+
+
+def histogram_files(meta: Path) -> list[Path]:
+    """Return the files below a folder of metadata; none where there are none."""
+    return sorted((meta / _IN_META).glob("*/*.parquet"))
+
+
+def check_histograms(histograms: Mapping[str, np.ndarray], cameras: Sequence[str]) -> None:
+    """Refuse histograms that no camera of these can have.
+
+    Raises:
+        UnknownKeyError: There is no such camera.
+        ArgumentError: An array is not channels x levels of counts.
+    """
+    for key, counts in histograms.items():
+        if key not in cameras:
+            raise UnknownKeyError(
+                f"The dataset declares no camera {key!r}.", hint=nearest(key, cameras)
+            )
+        if counts.ndim != 2 or counts.dtype.kind not in "iu" or counts.shape[1] > _MOST_LEVELS:
+            raise ArgumentError(
+                f"A histogram is channels x levels of whole numbers, not {counts.dtype} "
+                f"{list(counts.shape)}.",
+                camera=key,
+            )
+
+
+class HistogramWriter:
+    """Writes a file of histograms, some at a time; use it as a context manager.
+
+    Takes about 1 to 3 kB on disk for each episode and camera of 8-bit pictures. Where nothing is
+    added, no file is made.
+
+    Args:
+        path: The file to make.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._waiting: list[Histogram] = []
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, histogram: Histogram) -> None:
+        """Take one; it is written with others."""
+        self._waiting.append(histogram)
+        if len(self._waiting) == _ROWS_AT_ONCE:
+            self._flush()
+
+    def copy(self, path: Path) -> None:
+        """Take all of another file, as they are."""
+        self._flush()
+        with pq.ParquetFile(path, memory_map=False) as parquet:
+            for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=_SCHEMA.names):
+                self._write(pa.Table.from_batches([batch]).cast(_SCHEMA))
+
+    def _flush(self) -> None:
+        if self._waiting:
+            rows = [_row_of(histogram) for histogram in self._waiting]
+            self._write(pa.Table.from_pylist(rows, schema=_SCHEMA))
+            self._waiting = []
+
+    def _write(self, table: pa.Table) -> None:
+        if self._writer is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Neighbouring levels occur about as often: differences take few bits.
+            self._writer = pq.ParquetWriter(
+                self._path,
+                _SCHEMA,
+                compression="zstd",
+                use_dictionary=["camera"],
+                column_encoding={"counts.list.element": "DELTA_BINARY_PACKED"},
+            )
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        """Write what is left and finish the file."""
+        self._flush()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif self._writer is not None:
+            self._writer.close()
+
+
+def write_histograms(path: Path, histograms: Iterable[Histogram]) -> None:
+    """Write a file of histograms."""
+    with HistogramWriter(path) as writer:
+        for histogram in histograms:
+            writer.add(histogram)
+
+
+def read_histograms(meta: Path) -> Iterator[Histogram]:
+    """Yield all histograms below a folder of metadata; what cannot be read is passed over.
+
+    Cost: reads the files once; memory for 64 of them at a time.
+    """
+    for path in histogram_files(meta):
+        try:
+            with pq.ParquetFile(path, memory_map=False) as parquet:
+                for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=_SCHEMA.names):
+                    yield from _histograms(pa.Table.from_batches([batch]).cast(_SCHEMA))
+        except (pa.ArrowException, OSError):
+            continue  # a damaged file is as good as none: statistics become approximate
+
+
+def _row_of(histogram: Histogram) -> dict[str, object]:
+    """Return a row; of depth, only the levels between the nearest and the farthest are kept."""
+    counts = histogram.counts
+    present = np.flatnonzero(counts.any(axis=0))
+    first, stop = (int(present[0]), int(present[-1]) + 1) if len(present) else (0, 0)
+    return {
+        "episode_index": histogram.episode,
+        "camera": histogram.camera,
+        "frames": histogram.frames,
+        "channels": counts.shape[0],
+        "levels": counts.shape[1],
+        "first_level": first,
+        "counts": np.ascontiguousarray(counts[:, first:stop], np.int64).reshape(-1),
+    }
+
+
+def _histograms(table: pa.Table) -> Iterator[Histogram]:
+    for column in table.columns:
+        if column.null_count:
+            return
+    values = table.column("counts").combine_chunks()
+    names = ("episode_index", "camera", "frames", "channels", "levels", "first_level")
+    columns = [table.column(name).to_pylist() for name in names]
+    for number, row in enumerate(zip(*columns, strict=True)):
+        episode, camera, frames, channels, levels, first = row
+        found = values[number].values.to_numpy()
+        if channels < 1 or not 0 < levels <= _MOST_LEVELS or len(found) % channels:
+            continue
+        width = len(found) // channels
+        if not 0 <= first <= levels - width:
+            continue
+        counts = np.zeros((channels, levels), np.int64)
+        counts[:, first : first + width] = found.reshape(channels, width)
+        yield Histogram(episode, camera, frames, counts)

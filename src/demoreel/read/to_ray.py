@@ -1,0 +1,130 @@
+"""``Dataset.to_ray``: a Ray Dataset of episodes, read by the workers of the cluster."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from demoreel.errors import ArgumentError, MissingExtraError, UnknownKeyError, nearest
+from demoreel.media.picture_encode import PictureCodec, encode_picture
+from demoreel.model import Feature
+
+if TYPE_CHECKING:
+    from demoreel.read.dataset import Dataset
+
+_MOST_OPEN = 4  # datasets that one worker keeps open
+_MOST_DEPTH = np.iinfo(np.uint16).max
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What a worker is to read of every episode.
+
+    Attributes:
+        state: The arguments that the dataset is opened with, pickled.
+        columns: Columns.
+        cameras: Cameras.
+        encoded: Whether pictures are handed out encoded.
+    """
+
+    state: bytes
+    columns: tuple[str, ...]
+    cameras: tuple[str, ...]
+    encoded: bool
+
+
+def to_ray(
+    dataset: Dataset,
+    *,
+    columns: Sequence[str] | None,
+    cameras: Sequence[str],
+    encoded: bool,
+    blocks: int | None,
+) -> Any:
+    """Return the chosen episodes as a ``ray.data.Dataset``; see ``Dataset.to_ray``."""
+    data = _import_ray_data()
+    own = [key for key, feature in dataset.features.items() if not feature.is_camera]
+    wanted = own if columns is None else list(columns)
+    _refuse_unknown(wanted, own, "column", dataset.root)
+    _refuse_unknown(cameras, dataset.info.cameras, "camera", dataset.root)
+    if blocks is not None and blocks < 1:
+        raise ArgumentError(f"blocks must be at least 1, not {blocks}.")
+    order = _Order(_state(dataset, cameras), tuple(wanted), tuple(cameras), encoded)
+    places = data.range(len(dataset.episodes), override_num_blocks=blocks)
+    return places.map(_episode, fn_kwargs={"order": order})
+
+
+def _import_ray_data() -> Any:
+    try:
+        import ray.data
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Ray Data is not installed ({error}).", hint="pip install 'demoreel[ray]'"
+        ) from error
+    return ray.data
+
+
+def _refuse_unknown(wanted: Sequence[str], known: Sequence[str], what: str, root: Path) -> None:
+    for key in wanted:
+        if key not in known:
+            raise UnknownKeyError(
+                f"There is no {what} {key!r}.", hint=nearest(key, known), dataset=root
+            )
+
+
+def _state(dataset: Dataset, cameras: Sequence[str]) -> bytes:
+    """Return what opens the dataset elsewhere: by full paths, and without windows."""
+    arguments = dict(dataset.__getstate__())
+    arguments |= {"root": os.path.abspath(dataset.root), "cameras": list(cameras), "windows": {}}
+    if isinstance(arguments["tables"], Path):
+        arguments["tables"] = arguments["tables"].absolute()
+    arguments["decode_threads"] = arguments["decode_threads"] or 1  # a worker has one processor
+    return pickle.dumps(arguments)
+
+
+@lru_cache(maxsize=_MOST_OPEN)
+def _opened(state: bytes) -> Dataset:
+    from demoreel.read.dataset import Dataset
+
+    return Dataset(**pickle.loads(state))
+
+
+def _episode(row: Mapping[str, Any], order: _Order) -> dict[str, Any]:
+    """Read one episode, in a worker."""
+    dataset = _opened(order.state)
+    episode = dataset.episodes[int(row["id"])]
+    frames = np.arange(episode.start, episode.stop)
+    found: dict[str, Any] = dataset.reader.rows(dataset.rows_of(frames), order.columns)
+    kept = [key for key in order.cameras if order.encoded and dataset.reader.in_tables(key)]
+    for key in kept:
+        found[key] = dataset.reader.encoded(dataset.rows_of(frames), key)
+    if set(order.cameras) - set(kept):
+        batch = dataset.batch(frames)
+        for key in order.cameras:
+            if key not in kept:
+                pictures = batch[key]
+                feature = dataset.features[key]
+                found[key] = _as_pngs(pictures, feature) if order.encoded else pictures
+    return {
+        **found,
+        "episode_index": episode.index,
+        "length": episode.length,
+        "task": episode.tasks[0] if episode.tasks else "",
+        "tasks": list(episode.tasks),
+    }
+
+
+def _as_pngs(pictures: np.ndarray, feature: Feature) -> list[bytes]:
+    """Return pictures without loss; depth in whole millimetres (or metres, as they were opened)."""
+    codec = PictureCodec("png")
+    if feature.is_depth:
+        whole = np.rint(pictures[:, 0]).clip(0, _MOST_DEPTH).astype(np.uint16)
+        return [encode_picture(picture, codec) for picture in whole]
+    return [encode_picture(picture.transpose(1, 2, 0), codec) for picture in pictures]

@@ -1,0 +1,90 @@
+"""Damage at random: whatever happens to a dataset's bytes, it is told, and nothing else happens.
+
+A bounded share of what ``bench/fuzz.py`` does for hours; the seeds are fixed, so it is the same
+damage every time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demoreel.testing.fuzz import BASES, Case, make_bases, run_cases
+from demoreel.testing.fuzz.bases import LENGTHS
+from demoreel.testing.fuzz.pool import run_each
+from demoreel.testing.fuzz.trial import damage
+from demoreel.testing.fuzz.witness import mixed_up, snapshot
+from demoreel.testing.stamp import Stamp, stamp
+
+SEEDS = range(9)
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return make_bases(tmp_path_factory.mktemp("fuzz") / "bases")
+
+
+def test_no_damage_does_harm(bases, tmp_path):
+    cases = [Case(base, seed) for seed in SEEDS for base in BASES]
+    verdicts = list(run_cases(cases, bases, tmp_path / "work"))
+    assert len(verdicts) == len(cases)
+    bad = [str(verdict) for verdict in verdicts if verdict.faults or verdict.unforeseen]
+    assert not bad, "\n".join(bad)
+
+
+def test_a_seed_always_means_the_same_damage(bases, tmp_path):
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+    for seed in range(20):
+        case = Case("v3", seed)
+        first, second = (damage(case, bases, tmp_path / str(n) / f"{seed}") for n in range(2))
+        assert first[1] == second[1]
+        assert snapshot(first[0]) == snapshot(second[0])
+
+
+def _sleep(case, bases, work):
+    time.sleep(600)
+
+
+def _crash(case, bases, work):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _take_memory(case, bases, work):
+    hoard = np.ones(1 << 27)  # 1 GiB
+    time.sleep(600)
+    return hoard
+
+
+@pytest.mark.parametrize(
+    ("work", "fault"), [(_sleep, "endless"), (_crash, "crash"), (_take_memory, "memory")]
+)
+def test_a_process_that_goes_wrong_is_told_on(work, fault, bases, tmp_path):
+    cases = [Case("v3", 0), Case("v3", 1)]
+    found = run_each(work, cases, bases, tmp_path, processes=1, seconds=1, memory=1 << 30)
+    assert [verdict.faults[0][0] for verdict in found] == [fault, fault]
+
+
+def _item(row: Stamp, shown: Stamp) -> dict[str, np.ndarray]:
+    index = sum(LENGTHS[: row.episode]) + row.frame
+    numbers = np.array([row.episode, row.frame, index, 0, 0, 1], np.float32)
+    picture = np.zeros((48, 64, 3), np.uint8)
+    stamp(picture, *shown)
+    return {"observation.state": numbers, "action": -numbers, "camera": picture}
+
+
+def test_a_witness_tells_another_frame_from_a_damaged_one():
+    asked, other = Stamp(0, 1), Stamp(1, 2)
+    assert mixed_up(_item(asked, asked), ("camera",), asked) is None
+    assert "row" in str(mixed_up(_item(other, other), ("camera",), asked))
+    assert "camera" in str(mixed_up(_item(asked, other), ("camera",), asked))
+    assert "camera" in str(mixed_up(_item(other, asked), ("camera",), None))
+    damaged = _item(asked, asked)
+    damaged["observation.state"][2] += 1  # one number, not a row
+    damaged["camera"][:20] = 128  # a picture that cannot be read says nothing
+    assert mixed_up(damaged, ("camera",), asked) is None

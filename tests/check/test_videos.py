@@ -1,0 +1,12 @@
+"""Every defect of the family video is found, and nothing that is not there."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import defects_of
+
+
+@pytest.mark.parametrize("name", defects_of("video"))
+def test_finds(name, assert_found):
+    assert_found(name)

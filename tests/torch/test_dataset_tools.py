@@ -1,0 +1,409 @@
+"""Editing by lerobot's names: what they make, where it goes, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import demoreel
+from demoreel.errors import ArgumentError, DatasetNotFoundError, TargetExistsError, UnknownKeyError
+from demoreel.testing import make_dataset
+from demoreel.torch import (
+    LeRobotDataset,
+    LeRobotLanceVideoDataset,
+    add_features,
+    aggregate_datasets,
+    convert_image_to_video_dataset,
+    delete_episodes,
+    merge_datasets,
+    modify_features,
+    modify_tasks,
+    recompute_stats,
+    reencode_dataset,
+    remove_feature,
+    split_dataset,
+)
+
+CAMERA = "observation.images.cam0"
+LENGTHS = [5, 7, 4, 6]
+FRAMES = sum(LENGTHS)
+REWARD = {"dtype": "float32", "shape": [1], "names": None}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tools") / "kitchen"
+    return make_dataset(folder, episodes=LENGTHS, gop=3, tasks=("pick", "place"), fps=10)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def dataset(path, home):
+    return LeRobotDataset("me/kitchen", root=path)
+
+
+def frames_of(dataset) -> list[tuple[int, int]]:
+    """Which episode and frame of the source each item is, as its numbers say."""
+    rows = dataset.reader.reader.rows(np.arange(len(dataset)), ["observation.state"])
+    state = np.asarray(rows["observation.state"])
+    return [(int(episode), int(frame)) for episode, frame in state[:, :2].tolist()]
+
+
+def frames(*episodes: int) -> list[tuple[int, int]]:
+    return [(episode, frame) for episode in episodes for frame in range(LENGTHS[episode])]
+
+
+def tasks_by_episode(dataset) -> list[list[str]]:
+    return dataset.meta.episodes["tasks"]
+
+
+# ── Episodes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_deleted_episodes_are_gone(dataset, home):
+    made = delete_episodes(dataset, [1, 3])
+    assert made.repo_id == "me/kitchen_modified"
+    assert made.root == home / "me" / "kitchen_modified"
+    assert frames_of(made) == frames(0, 2)
+    assert torch.equal(made[5][CAMERA], dataset[12][CAMERA])
+    assert dataset.num_episodes == 4
+    with pytest.raises(TargetExistsError):
+        delete_episodes(dataset, [1])
+
+
+def test_the_result_is_opened_as_its_source_was(path, tmp_path):
+    def doubled(picture):
+        return picture * 2
+
+    windows = {"action": [0.0, 0.1], CAMERA: [-0.1, 0.0]}
+    dataset = LeRobotDataset(
+        "me/kitchen",
+        root=path,
+        delta_timestamps=windows,
+        image_transforms=doubled,
+        tolerance_s=1e-3,
+    )
+    made = delete_episodes(dataset, [0], tmp_path / "out", "me/shorter")
+    assert (made.repo_id, made.root) == ("me/shorter", tmp_path / "out")
+    assert made.delta_timestamps == windows
+    assert made.tolerance_s == 1e-3
+    assert torch.equal(made[0][CAMERA], dataset[5][CAMERA])
+    without = remove_feature(dataset, CAMERA, tmp_path / "blind")
+    assert without.delta_timestamps == {"action": [0.0, 0.1]}
+    assert CAMERA not in without[0]
+
+
+@pytest.mark.parametrize("episodes", [[], [4], [-1], [0, 1, 2, 3]])
+def test_what_cannot_be_deleted(dataset, tmp_path, episodes):
+    with pytest.raises(ValueError, match=r"[Ee]pisode"):
+        delete_episodes(dataset, episodes, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_splits_by_list_and_by_share(dataset, tmp_path, home):
+    made = split_dataset(dataset, {"train": [2, 0], "val": np.array([3])}, tmp_path / "parts")
+    assert {name: frames_of(part) for name, part in made.items()} == {
+        "train": frames(0, 2),
+        "val": frames(3),
+    }
+    assert made["val"].root == tmp_path / "parts" / "val"
+    assert made["val"].repo_id == "me/kitchen_val"
+    # As lerobot rounds: down, and the last takes what is left.
+    shares = split_dataset(dataset, {"a": 0.3, "b": 0.3, "c": 0.3})
+    assert [part.num_episodes for part in shares.values()] == [1, 1, 2]
+    assert shares["c"].root == home / "me" / "kitchen_c"
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [
+        {},
+        {"a": []},
+        {"a": [0], "b": [0]},
+        {"a": [4]},
+        {"a": 0.8, "b": 0.3},
+        {"a": 0.1, "b": 0.9},
+        {"a": 0.5, "b": [1]},
+        {"..": [0]},
+        {"a/b": [0]},
+    ],
+)
+def test_what_cannot_be_split(dataset, tmp_path, splits):
+    with pytest.raises(ArgumentError):
+        split_dataset(dataset, splits, tmp_path / "parts")
+    assert not (tmp_path / "parts").exists()
+
+
+def test_no_part_is_written_where_one_is_there(dataset, tmp_path):
+    (tmp_path / "b").mkdir()
+    with pytest.raises(TargetExistsError):
+        split_dataset(dataset, {"a": [0], "b": [1]}, tmp_path)
+    assert not (tmp_path / "a").exists()
+
+
+# ── Several datasets ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_merging_datasets_of_any_layout(dataset, path, tmp_path, home):
+    demoreel.convert(path, tmp_path / "lance", to="lance-video")
+    lance = LeRobotLanceVideoDataset("me/lance", root=tmp_path / "lance")
+    made = merge_datasets([lance, dataset, path], "me/all")
+    assert made.root == home / "me" / "all"
+    assert frames_of(made) == frames(*range(4)) * 3
+    assert torch.equal(made[FRAMES + 3][CAMERA], dataset[3][CAMERA])
+
+
+def test_aggregating_by_name_and_by_folder(path, home, tmp_path):
+    demoreel.cut(path).keep([0]).render(home / "me" / "one")
+    demoreel.cut(path).keep([2]).render(home / "me" / "two")
+    made = aggregate_datasets(["me/one", "me/two"], "me/both")
+    assert made.root == home / "me" / "both"
+    assert frames_of(made) == frames(0, 2)
+    assert made.meta.chunks_size == 1000
+    again = aggregate_datasets(
+        ["a", "b"],
+        "me/both",
+        roots=[path, made.root],
+        aggr_root=tmp_path / "out",
+        chunk_size=7,
+        data_files_size_in_mb=3,
+        video_files_size_in_mb=4,
+    )
+    assert frames_of(again) == frames(0, 1, 2, 3, 0, 2)
+    sizes = (again.meta.chunks_size, again.meta.data_files_size_in_mb)
+    assert (*sizes, again.meta.video_files_size_in_mb) == (7, 3, 4)
+
+
+def test_what_cannot_be_merged(dataset, path, home):
+    with pytest.raises(ArgumentError, match="no datasets"):
+        merge_datasets([], "me/all")
+    with pytest.raises(ArgumentError, match="2 repo_ids and 1 roots"):
+        aggregate_datasets(["a", "b"], "me/all", roots=[path])
+    with pytest.raises(DatasetNotFoundError):
+        aggregate_datasets(["me/nobody"], "me/all")
+    with pytest.raises(ArgumentError, match="one by one"):
+        merge_datasets([dataset], "me/all", concatenate_videos=False)
+    with pytest.raises(ArgumentError, match="repo_id"):
+        merge_datasets([dataset], "../elsewhere")
+    assert not home.exists()
+
+
+# ── Features ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_features_from_arrays_tensors_and_functions(dataset, tmp_path):
+    reward = np.linspace(0, 1, FRAMES)
+    goal = torch.arange(2 * FRAMES).reshape(FRAMES, 2)
+
+    def progress(row, episode, frame):
+        assert row["frame_index"] == frame
+        assert row["episode_index"] == episode
+        return np.array([frame / LENGTHS[episode]])
+
+    made = modify_features(
+        dataset,
+        add_features={
+            "reward": (reward, REWARD),
+            "goal": (goal, {"dtype": "int64", "shape": (2,), "names": ["x", "y"]}),
+            "progress": (progress, REWARD),
+            "sum": (lambda row, *_: row["action"][:2] + 1, {"dtype": "float32", "shape": (2,)}),
+        },
+        remove_features="observation.state",
+        output_dir=tmp_path / "out",
+    )
+    assert "observation.state" not in made.features
+    assert made.features["reward"]["dtype"] == "float32"
+    assert made.features["goal"]["names"] == ["x", "y"]
+    item = made[8]
+    assert item["reward"] == torch.tensor(np.float32(reward[8]))
+    assert item["goal"].tolist() == [16, 17]
+    assert item["progress"] == pytest.approx(3 / 7)
+    assert item["sum"].tolist() == [0, -2]
+    assert made.meta.stats["goal"]["max"].tolist() == [2 * FRAMES - 2, 2 * FRAMES - 1]
+    assert torch.equal(item[CAMERA], dataset[8][CAMERA])
+
+
+def test_adding_and_removing_by_their_short_names(dataset, tmp_path):
+    more = add_features(dataset, {"reward": (np.ones(FRAMES), REWARD)}, tmp_path / "more")
+    less = remove_feature(more, ["reward", "action"], tmp_path / "less")
+    assert set(more.features) - set(less.features) == {"reward", "action"}
+    assert frames_of(less) == frames_of(dataset)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({}, ArgumentError),
+        ({"remove_features": "nothing"}, UnknownKeyError),
+        ({"remove_features": ["timestamp"]}, ArgumentError),
+        ({"add_features": {"action": (np.ones(FRAMES), REWARD)}}, ArgumentError),
+        ({"add_features": {"x": (np.ones(3), REWARD)}}, ArgumentError),
+        ({"add_features": {"x": (np.ones((FRAMES, 2)), REWARD)}}, ArgumentError),
+        ({"add_features": {"x": (np.ones(FRAMES), {"dtype": "float32"})}}, ArgumentError),
+        ({"add_features": {"x": (["a"], {"dtype": "string", "shape": [1]})}}, ArgumentError),
+        ({"add_features": {"x": (lambda *_: np.ones(2), REWARD)}}, ArgumentError),
+    ],
+)
+def test_what_cannot_be_modified(dataset, tmp_path, change, error):
+    with pytest.raises(error):
+        modify_features(dataset, output_dir=tmp_path / "out", **change)
+    assert not (tmp_path / "out").exists()
+
+
+# ── Tasks ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_tasks_by_precedence(dataset, tmp_path):
+    made = modify_tasks(
+        dataset,
+        new_task="other",
+        episode_tasks={2: "special"},
+        task_replacements={"pick": "take"},
+        output_dir=tmp_path / "out",
+    )
+    assert tasks_by_episode(dataset) == [["pick"], ["place"], ["pick"], ["place"]]
+    assert tasks_by_episode(made) == [["take"], ["other"], ["special"], ["other"]]
+    assert made[0]["task"] == "take"
+    assert made[LENGTHS[0]]["task"] == "other"
+    one = modify_tasks(dataset, "the same", output_dir=tmp_path / "one")
+    assert tasks_by_episode(one) == [["the same"]] * 4
+    assert one.meta.total_tasks == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"new_task": ""},
+        {"episode_tasks": {4: "x"}},
+        {"task_replacements": {"nothing": "x"}},
+        {"new_task": "x", "episode_tasks": {9: "y"}},
+    ],
+)
+def test_what_is_no_task(dataset, tmp_path, change):
+    with pytest.raises(ArgumentError):
+        modify_tasks(dataset, output_dir=tmp_path / "out", **change)
+    assert not (tmp_path / "out").exists()
+
+
+# ── Which dataset ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_folder_and_a_name_are_datasets_too(path, home, tmp_path):
+    assert delete_episodes(path, [0]).root == home / "kitchen_modified"
+    demoreel.cut(path).render(home / "me" / "named")
+    made = delete_episodes("me/named", [0], tmp_path / "out")
+    assert made.repo_id == "me/named_modified"
+    with pytest.raises(DatasetNotFoundError):
+        delete_episodes("me/nobody", [0])
+
+
+def test_some_episodes_are_not_a_dataset(path, home):
+    some = LeRobotDataset("me/kitchen", root=path, episodes=[0, 1])
+    with pytest.raises(ArgumentError, match="episodes="):
+        delete_episodes(some, [0])
+
+
+def test_a_dataset_that_is_being_recorded(tmp_path):
+    recording = LeRobotDataset.create(
+        "me/new", 10, {"action": {"dtype": "float32", "shape": (2,)}}, root=tmp_path / "new"
+    )
+    with pytest.raises(ArgumentError, match="recorded"):
+        delete_episodes(recording, [0])
+    recording.finalize()
+
+
+# ── Pictures ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class LikeLeRobots:
+    """As much of lerobot's encoder settings as matters."""
+
+    vcodec = "libx264"
+    pix_fmt = "yuv420p"
+    g = 5
+    crf = 20.0
+    preset = "ultrafast"
+    extra_options: dict[str, str] = {}  # noqa: RUF012
+
+
+def test_pictures_become_videos(tmp_path, home):
+    path = make_dataset(
+        tmp_path / "pictures",
+        episodes=[6, 4],
+        cameras={},
+        image_cameras={"observation.images.front": (64, 96)},
+    )
+    dataset = LeRobotDataset("me/pictures", root=path)
+    made = convert_image_to_video_dataset(dataset, rgb_encoder=LikeLeRobots())
+    assert made.repo_id == "me/pictures_video"
+    assert made.root == home / "me" / "pictures_video"
+    assert made.meta.video_keys == ["observation.images.front"]
+    details = made.features["observation.images.front"]["info"]
+    assert (details["video.codec"], details["video.g"], details["video.crf"]) == ("h264", 5, 20)
+    assert len(made) == 10
+    for index in (0, 7, 9):
+        near = made[index]["observation.images.front"] - dataset[index]["observation.images.front"]
+        assert near.abs().mean() < 0.05
+    some = convert_image_to_video_dataset(
+        dataset, tmp_path / "some", "me/some", rgb_encoder="h264", episode_indices=[1]
+    )
+    assert len(some) == 4
+    with pytest.raises(ArgumentError, match="lie in the tables"):
+        convert_image_to_video_dataset(made, tmp_path / "again")
+
+
+def test_videos_in_another_codec(dataset, tmp_path):
+    made = reencode_dataset(dataset, LikeLeRobots(), num_workers=2, output_dir=tmp_path / "out")
+    assert made.features[CAMERA]["info"]["video.g"] == 5
+    assert frames_of(made) == frames_of(dataset)
+    assert (made[9][CAMERA] - dataset[9][CAMERA]).abs().mean() < 0.05
+
+
+@pytest.mark.parametrize(
+    "encoders",
+    [{}, {"rgb_encoder": "nothing"}, {"rgb_encoder": "h264", "depth_encoder": LikeLeRobots()}],
+)
+def test_what_cannot_be_encoded(dataset, tmp_path, encoders):
+    with pytest.raises(ArgumentError):
+        reencode_dataset(dataset, output_dir=tmp_path / "out", **encoders)
+    assert not (tmp_path / "out").exists()
+
+
+def spoiled(path):
+    """Write statistics that are wrong."""
+    stats = json.loads((path / "meta" / "stats.json").read_text())
+    stats["action"]["mean"] = [7.0] * 6
+    stats[CAMERA]["mean"] = [[[0.5]]] * 3
+    (path / "meta" / "stats.json").write_text(json.dumps(stats))
+
+
+def test_statistics_in_place_and_in_a_copy(path, tmp_path, dataset):
+    copied = shutil.copytree(path, tmp_path / "copied")
+    spoiled(copied)
+    wrong = LeRobotDataset("me/wrong", root=copied)
+    assert wrong.meta.stats["action"]["mean"][0] == 7
+    right = dataset.meta.stats["action"]["mean"]
+
+    made = recompute_stats(wrong, output_dir=tmp_path / "made")
+    assert made.meta.stats["action"]["mean"] == pytest.approx(right)
+    assert wrong.meta.stats["action"]["mean"][0] == 7
+
+    assert recompute_stats(wrong) is wrong
+    assert wrong.meta.stats["action"]["mean"] == pytest.approx(right)
+    assert wrong.meta.stats[CAMERA]["mean"].flat[0] == 0.5
+    again = recompute_stats(copied, skip_image_video=False)
+    assert again.root == copied
+    wanted = dataset.meta.stats[CAMERA]["mean"]
+    assert again.meta.stats[CAMERA]["mean"] == pytest.approx(wanted, abs=0.02)
+    with pytest.raises(ArgumentError, match="relative"):
+        recompute_stats(wrong, relative_action=True)
