@@ -34,6 +34,7 @@ from demoreel.read.speed import stretches
 from demoreel.storage.lance_blobs import LanceBlob
 from demoreel.storage.lance_files import LocalBlobs
 from demoreel.storage.lance_process import may_use_lance
+from demoreel.testing import make_dataset
 from demoreel.torch import LeRobotDataset
 
 # Importing lance here, as a user of lance does, brings its warning back.
@@ -625,3 +626,14 @@ def test_lance_tables_beside_parquet_are_left_alone(copy_of, fixtures):
     root = copy_of("g1_v30")
     shutil.copytree(fixtures / "kitchen_lance_frames" / "kitchen.lance", root / "kitchen.lance")
     assert demoreel.open(root).layout == "v3.0"
+
+
+def test_another_table_in_the_same_place_is_read_anew(tmp_path):
+    place = tmp_path / "lance"
+    for episodes in ([5, 6], [9, 4]):
+        source = make_dataset(tmp_path / f"v30-{episodes[0]}", episodes=episodes)
+        demoreel.convert(source, place, to="lance-video", table_name="arm", overwrite=True)
+        reader = demoreel.open(place).reader
+        camera = reader.info.cameras[0]
+        blob = reader.blob(camera, 0, 0)
+        assert blob.read(0, blob.size) == next(source.rglob("*.mp4")).read_bytes()

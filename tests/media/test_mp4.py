@@ -564,6 +564,18 @@ def test_impossible_entries(films, table, columns, value):
         assert_little_memory(data)
 
 
+def test_composition_shifts_for_more_packets_than_there_are(films, tmp_path):
+    """One run too long, and every picture behind it would be taken for its neighbour."""
+    film = films.Mp4(films.film(codec="h264", b_frames=2))
+    runs = film.table(f"{STBL}/ctts", ">Ii")
+    (count, shift), *rest = runs
+    longer = [(count + 8, shift), *rest]
+    packed = b"".join(struct.pack(">Ii", *run) for run in longer)
+    film[f"{STBL}/ctts"] = struct.pack(">II", 0, len(longer)) + packed
+    with pytest.raises(VideoError, match="composition shifts"):
+        open_video(film.save(tmp_path / "v.mp4"))
+
+
 def test_a_billion_packets_of_one_byte(films, tmp_path):
     """Tables that agree with one another, in a file that cannot hold what they say."""
     film = films.Mp4(films.film(codec="h264"))

@@ -341,9 +341,8 @@ def test_deep_leaves_out_what_does_not_decode(tmp_path):
 
 
 def test_pictures_are_not_guessed_where_an_episode_before_is_lost(tmp_path):
-    source = make_dataset(
-        tmp_path / "ds", episodes=[5, 3, 6], data_files_size_in_mb=0.001, video_files_size_in_mb=0.001
-    )  # fmt: skip
+    small = {"data_files_size_in_mb": 0.001, "video_files_size_in_mb": 0.001}
+    source = make_dataset(tmp_path / "ds", episodes=[5, 3, 6], **small)
     (source / EPISODES).write_bytes(b"PAR1")
     (source / TABLE).write_bytes(b"")
     with pytest.raises(RepairError):

@@ -25,6 +25,7 @@ DEFAULT_FEATURES: Mapping[str, str] = {
 """Columns that every dataset has, and their dtypes."""
 
 _LARGEST_SHAPE = 1 << 31  # elements of one frame; more is a mistake or an attack
+_MOST_DIMENSIONS = 32  # numpy's arrays have 64, and a batch of windows needs some more
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +196,9 @@ def _checked_shape(key: str, shape: object, where: str) -> tuple[int, ...]:
             f"Feature {key!r} has the shape {shape!r}; a list of positive integers was expected.",
             file=where,
         )
-    if math.prod(shape) > _LARGEST_SHAPE:
+    if math.prod(shape) > _LARGEST_SHAPE or len(shape) > _MOST_DIMENSIONS:
         raise MetadataError(
-            f"Feature {key!r} has the shape {list(shape)}, more than memory could hold.", file=where
+            f"Feature {key!r} has the shape {list(shape[:8])}, more than memory could hold.",
+            file=where,
         )
     return tuple(shape)

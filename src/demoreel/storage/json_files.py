@@ -66,9 +66,24 @@ def read_json_table(path: Path) -> pa.Table | None:
 
     try:
         refuse_special(path)
-        return arrow_json.read_json(path)
+        if _is_deep(path):
+            return None
+        table = arrow_json.read_json(path)
+        table.validate(full=True)  # texts and names may be no UTF-8
+        return table if all(table.column_names) else None
     except UNREADABLE:
         return None
+
+
+def _is_deep(path: Path) -> bool:
+    """Whether a file nests deeper than metadata do. Arrow's parser recurses until it crashes."""
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            if _DEEP[0] in block or _DEEP[1] in block:
+                return True
+            if max(block.count(b"["), block.count(b"{")) > 0 and _DEEPER.search(block):
+                return True
+    return False
 
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:

@@ -65,7 +65,11 @@ def find_version(place: Where, wanted: Wanted) -> int:
 
 def _open(place: Where, wanted: Wanted) -> LanceDataset:
     table: LanceDataset = _lance_table(place, wanted)
-    _keep(_tables, (place, int(table.version)), table, _MOST_TABLES)
+    key = (place, int(table.version))
+    if key in _tables:  # another table may have been made there meanwhile, of the same version
+        for blob in [blob for blob in _blobs if blob[:2] == key]:
+            del _blobs[blob]
+    _keep(_tables, key, table, _MOST_TABLES)
     return table
 
 

@@ -34,6 +34,8 @@ def refuse_special(path: str | os.PathLike[str]) -> None:
 
 
 def _refuse_special(status: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))
 

@@ -10,6 +10,11 @@ from typing import Any
 from demoreel.testing.factory import make_dataset
 
 LENGTHS = (5, 3, 6)
+"""Frames of the episodes."""
+
+GROUP = 3
+"""Most frames from keyframe to keyframe."""
+
 _CAMERA, _OTHER = "observation.images.front", "observation.images.wrist"
 _SIZE = (48, 64)
 _COMMON: dict[str, Any] = {
@@ -45,7 +50,7 @@ def _lance(to: str, source: Callable[[Path], Path]) -> Callable[[Path], Path]:
 BASES: Mapping[str, Callable[[Path], Path]] = {
     "v2.0": _film(layout="v2.0"),
     "v2.1": _film(layout="v2.1"),
-    "v3": _film(b_frames=1, gop=3),
+    "v3": _film(b_frames=1, gop=GROUP),
     "v3-files": _film(data_files_size_in_mb=0.001, video_files_size_in_mb=0.001),
     "v3-av1": lambda path: make_dataset(
         path, cameras={_CAMERA: _SIZE, _OTHER: _SIZE}, codec="av1", **_COMMON

@@ -18,7 +18,7 @@ import demoreel
 from demoreel.errors import DemoreelError
 from demoreel.testing.fuzz.damage import damage_file, replace_file, replace_folder
 from demoreel.testing.fuzz.hostile import attack_metadata
-from demoreel.testing.fuzz.witness import changed, mixed_up, snapshot
+from demoreel.testing.fuzz.witness import changed, is_blurred, mixed_up, snapshot
 from demoreel.testing.stamp import Stamp
 
 Fault = Literal[
@@ -98,19 +98,20 @@ def run_case(case: Case, bases: dict[str, Path], work: Path) -> Verdict:
         root, verdict.damage = damage(case, bases, folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _use(verdict, root, folder, deep=case.seed % 5 == 0)
+            blurred = is_blurred(bases[case.base], root)
+            _use(verdict, root, folder, deep=case.seed % 5 == 0, blurred=blurred)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return verdict
 
 
-def _use(verdict: Verdict, root: Path, folder: Path, *, deep: bool) -> None:
+def _use(verdict: Verdict, root: Path, folder: Path, *, deep: bool, blurred: bool) -> None:
     before = snapshot(folder)
     # Opening comes last: it may finish a commit that a recording left, and so write.
     _guarded(verdict, "check", lambda: _check(verdict, root, deep))
-    _guarded(verdict, "repair", lambda: _repair(verdict, root, folder / _TARGET, deep))
+    _guarded(verdict, "repair", lambda: _repair(verdict, root, folder / _TARGET, deep, blurred))
     _compare(verdict, before, snapshot(folder, leave_out=frozenset({_TARGET})))
-    _guarded(verdict, "open", lambda: _read(verdict, root))
+    _guarded(verdict, "open", lambda: _read(verdict, root, blurred))
     after = snapshot(folder, leave_out=frozenset({_TARGET}))
     mine = f"{_SET}/"
     _compare(
@@ -155,7 +156,7 @@ def _note_unforeseen(verdict: Verdict, report: Any, when: str) -> None:
     verdict.unforeseen += [f"{when}: {finding.what}" for finding in report.of("check-failed")]
 
 
-def _repair(verdict: Verdict, root: Path, target: Path, deep: bool) -> str:
+def _repair(verdict: Verdict, root: Path, target: Path, deep: bool, blurred: bool) -> str:
     done = demoreel.repair(root, target, deep=deep)
     if done.after is not None:
         _note_unforeseen(verdict, done.after, "after repair")
@@ -164,7 +165,7 @@ def _repair(verdict: Verdict, root: Path, target: Path, deep: bool) -> str:
     dataset = demoreel.open(target)
     for index in range(min(len(dataset), _MOST_FRAMES)):
         try:
-            wrong = mixed_up(dataset[index], dataset.info.cameras, None)
+            wrong = mixed_up(dataset[index], dataset.info.cameras, None, is_blurred=blurred)
         except DemoreelError as error:
             if deep:  # else nobody has looked at the pictures
                 verdict.unforeseen.append(f"clean after repair, but frame {index}: {error.what}")
@@ -176,7 +177,7 @@ def _repair(verdict: Verdict, root: Path, target: Path, deep: bool) -> str:
     return f"{done.episodes} episodes, clean"
 
 
-def _read(verdict: Verdict, root: Path) -> str:
+def _read(verdict: Verdict, root: Path, blurred: bool) -> str:
     """Read the first, the last and a middle frame of every episode, and judge them."""
     dataset = demoreel.open(root)
     good, failed = 0, 0
@@ -187,7 +188,8 @@ def _read(verdict: Verdict, root: Path) -> str:
             failed += 1
             continue
         good += 1
-        wrong = mixed_up(item, dataset.info.cameras, _asked_for(dataset, index))
+        asked = _asked_for(dataset, index)
+        wrong = mixed_up(item, dataset.info.cameras, asked, is_blurred=blurred)
         if wrong is not None:
             verdict.faults.append(("wrong data", f"frame {index}: {wrong}"))
     return f"{good} of {good + failed} frames"
