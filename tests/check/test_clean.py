@@ -74,3 +74,21 @@ def test_a_recording_and_what_was_cut_from_it(base, tmp_path):
     cut.render(tmp_path / "cut")
     report = demoreel.check(tmp_path / "cut")
     assert alarms(report) == set(), str(report)
+
+
+@pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
+def test_cuts_inside_groups_of_pictures_are_clean(tmp_path, codec):
+    options = {"b_frames": 2} if codec != "av1" else {}
+    source = make_dataset(tmp_path / "ds", episodes=[20, 17, 19], codec=codec, gop=6, **options)
+    cut = demoreel.cut(source).trim(0, 3, 16).trim(1, 4, 11).trim(2, 7, 18)
+    cut.render(tmp_path / "out")
+    report = demoreel.check(tmp_path / "out")
+    assert report.is_sound, [(f.code, f.what) for f in report.findings]
+
+
+def test_an_edit_in_place_is_clean(tmp_path):
+    source = make_dataset(tmp_path / "ds", episodes=[8, 7, 9])
+    demoreel.convert(source, tmp_path / "lance", to="lance-video")
+    demoreel.cut(tmp_path / "lance").delete([1]).render_in_place()
+    report = demoreel.check(tmp_path / "lance")
+    assert report.is_sound, [(f.code, f.what) for f in report.findings]

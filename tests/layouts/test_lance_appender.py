@@ -128,8 +128,10 @@ def everything(root):
     """Every file but the writer's own, and when it was last changed."""
     return {
         path.relative_to(root).as_posix(): (path.stat().st_ino, path.stat().st_size)
-        for path in root.rglob("*")
-        if path.is_file() and ".demoreel" not in path.parts
+        for top in root.iterdir()
+        if top.name != ".demoreel"  # whose files come and go
+        for path in (top, *top.rglob("*"))
+        if path.is_file()
     }
 
 

@@ -77,8 +77,10 @@ def add(scratch):
 def contents(root):
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in root.rglob("*")
-        if path.is_file() and ".demoreel" not in path.parts
+        for top in root.iterdir()
+        if top.name != ".demoreel"  # whose files come and go
+        for path in (top, *top.rglob("*"))
+        if path.is_file()
     }
 
 

@@ -210,6 +210,20 @@ def test_wrong_numbers_of_episodes_are_counted_anew(v30, tmp_path, column):
     assert len(kept) == 4 or column.endswith("from_timestamp")
 
 
+def test_episodes_that_would_share_frames_follow_one_another(v30, tmp_path):
+    camera = demoreel.open(v30).info.cameras[0]
+    table = pq.read_table(v30 / EPISODES)
+    for name in (f"videos/{camera}/from_timestamp", f"videos/{camera}/to_timestamp"):
+        values = table.column(name).to_pylist()
+        moved = [values[0], *(value - 1 / 30 for value in values[1:])]
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, pa.array(moved, table.column(name).type))
+    pq.write_table(table, v30 / EPISODES)
+    done = repair(v30, tmp_path / "out")
+    assert stamps(tmp_path / "out") == whole((0, 6), (1, 9), (2, 5), (3, 8))
+    assert done.is_clean, [f.code for f in done.after.findings]
+
+
 def test_totals_and_splits_are_right_again(v30, tmp_path):
     path = v30 / "meta" / "info.json"
     raw = json.loads(path.read_text())

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from demoreel.check.look import Look
+from demoreel.layouts.lance_history import KEPT
 from demoreel.layouts.spans import resolve_spans
+from demoreel.media.splice import begins_anew, with_lead_in
 from demoreel.media.video import Video
 
 _CLAIMED = re.compile(r"(\d+) frames are claimed")
@@ -75,6 +77,7 @@ class _Clips:
         self._episode = look.episodes.index[positions]
         self._length = look.episodes.length[positions]
         self._begin, self._end = begin, end
+        self._video = video
         self._seconds = video.index.seconds
         self._fps = look.info.fps
         self._step = 1
@@ -181,20 +184,23 @@ class _Clips:
             )
 
     def _check_unclaimed(self, first: np.ndarray) -> None:
-        """Report frames that no episode claims."""
-        if len(first) == 0:
-            return
+        """Report frames that no episode claims, and none needs to be decoded."""
+        if len(first) == 0 or (self._look.root / KEPT).is_dir():
+            return  # what an edit in place leaves belongs to the versions before it
+        free = ~self._needed(first)
         order = np.argsort(first, kind="stable")
         begins, stops = first[order], (first + self._length * self._step)[order]
-        gaps = begins - np.concatenate([[0], stops[:-1]])
-        for place in np.flatnonzero(gaps >= self._step).tolist():
-            self._found(
-                "video-gap",
-                int(order[place]),
-                f"{gaps[place]} frames before it belong to no episode.",
-                frame=begins[place] - gaps[place],
-            )
-        left = len(self._seconds) - int(stops[-1])
+        before = np.concatenate([[0], stops[:-1]])
+        for place, (stop, begin) in enumerate(zip(before.tolist(), begins.tolist(), strict=True)):
+            gap = int(free[stop:begin].sum())
+            if gap >= self._step:
+                self._found(
+                    "video-gap",
+                    int(order[place]),
+                    f"{gap} frames before it belong to no episode.",
+                    frame=stop,
+                )
+        left = int(free[int(stops[-1]) :].sum())
         if left >= self._step:
             self._found(
                 "video-long",
@@ -202,6 +208,22 @@ class _Clips:
                 f"It has {len(self._seconds)} frames; its episodes need {stops[-1]}.",
                 frame=stops[-1],
             )
+
+    def _needed(self, first: np.ndarray) -> np.ndarray:
+        """Return for each frame whether it lies among the packets that some episode needs.
+
+        A cut carries the packets from a clip's keyframe on, and those that lie between its own.
+        """
+        index = self._video.index
+        edges = np.zeros(len(index.start_of) + 1, np.int64)
+        for begin, length in zip(first.tolist(), self._length.tolist(), strict=True):
+            own = index.packet_of[begin : begin + length * self._step]
+            low = max(0, int(index.start_of[own].min()))
+            low = low if begins_anew(self._video, low) else with_lead_in(index, low)
+            edges[low] += 1
+            edges[int(own.max()) + 1] -= 1
+        needed = np.cumsum(edges[:-1]) > 0
+        return np.asarray(needed[index.packet_of])
 
 
 def _code_of(problem: str) -> str:

@@ -24,6 +24,8 @@ def read_picture_stats(root: Path, cameras: Sequence[str], *, is_v2: bool) -> pa
         try:
             refuse_special(path)
             with pq.ParquetFile(path) as parquet:
+                if "episode_index" not in parquet.schema_arrow.names:
+                    continue
                 names = [n for n in parquet.schema_arrow.names if n.startswith(wanted)]
                 parts.append(parquet.read(columns=["episode_index", *names]))
         except (KeyError, *UNREADABLE):

@@ -98,10 +98,12 @@ class Placing:
             if video is None:
                 return "it has no video that opens"
             return Spot((0, episode), 0, 1, min(length, video.frames))
-        known = self._known[camera].get(episode)
-        if known is not None:
-            return known
-        return self._behind(camera, videos, length)
+        known, before = self._known[camera].get(episode), self._next[camera]
+        if known is None:
+            return self._behind(camera, videos, length)
+        if before is not None and known.place == before[0] and known.first < before[1]:
+            return self._behind(camera, videos, length)  # the one before has these frames already
+        return known
 
     def _from_metadata(self, camera: str) -> dict[int, Spot]:
         """Return the episodes that the metadata and the videos agree on."""

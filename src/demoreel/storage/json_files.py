@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import DatasetNotFoundError, MetadataError
 from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.local import refuse_special
+
+_BLOCK = 1 << 22
+_MOST_OPENED = 1000  # brackets in a line that Arrow may parse: its stack ends at ten thousand
 
 
 def read_json(path: Path) -> Any:
@@ -66,7 +70,7 @@ def read_json_table(path: Path) -> pa.Table | None:
 
     try:
         refuse_special(path)
-        if _is_deep(path):
+        if not _is_plain(path):
             return None
         table = arrow_json.read_json(path)
         table.validate(full=True)  # texts and names may be no UTF-8
@@ -75,15 +79,29 @@ def read_json_table(path: Path) -> pa.Table | None:
         return None
 
 
-def _is_deep(path: Path) -> bool:
-    """Whether a file nests deeper than metadata do. Arrow's parser recurses until it crashes."""
+def _is_plain(path: Path) -> bool:
+    """Whether every line is an object that nests little: Arrow recurses until it crashes."""
+    rest = b""
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
-            if _DEEP[0] in block or _DEEP[1] in block:
-                return True
-            if max(block.count(b"["), block.count(b"{")) > 0 and _DEEPER.search(block):
-                return True
-    return False
+            lines, _, rest = (rest + block).rpartition(b"\n")
+            if len(rest) > _BLOCK or not _are_plain(lines):
+                return False
+    return _are_plain(rest)
+
+
+def _are_plain(lines: bytes) -> bool:
+    """Whether lines begin and end as objects do, so that none goes on in the next, and are flat."""
+    data = np.frombuffer(lines, np.uint8)
+    ends = np.append(np.flatnonzero(data == ord("\n")), len(data))
+    starts = np.append(0, ends[:-1] + 1)
+    starts, ends = starts[ends > starts], ends[ends > starts]
+    if not len(starts):
+        return True
+    if (data[starts] != ord("{")).any() or (data[ends - 1] != ord("}")).any():
+        return False
+    opened = np.cumsum((data == ord("[")) | (data == ord("{")))
+    return int(np.diff(opened[ends - 1], prepend=0).max()) <= _MOST_OPENED
 
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:

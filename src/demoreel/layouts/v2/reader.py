@@ -60,10 +60,12 @@ class V2Reader:
         lines = read_json_lines(path)
         for number, line in enumerate(lines, 1):
             for name in _NUMBERS:
-                if not isinstance(line.get(name), int):
+                if not isinstance(line.get(name), int) or not 0 <= int(line[name]) < 1 << 62:
                     raise MetadataError(f"An episode has no {name}.", file=path, line=number)
         # Regular in what matters, irregular in the rest: the rest stays as it is, line by line.
-        numbers = {name: pa.array([line[name] for line in lines], pa.int64()) for name in _NUMBERS}
+        numbers = {
+            name: pa.array([int(line[name]) for line in lines], pa.int64()) for name in _NUMBERS
+        }
         return pa.table({**numbers, "line": pa.array([json.dumps(line) for line in lines])})
 
     @cached_property
