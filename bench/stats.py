@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.edit.passes import all_numbers
-from demoreel.edit.recompute import recompute
+from demoreel.edit.statistics.passes import all_numbers
+from demoreel.edit.statistics.recompute import recompute
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.v3.meta_files import write_tasks

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from demoreel.convert.report import ConvertReport
     from demoreel.convert.run import convert
     from demoreel.edit.cut import Cut
-    from demoreel.edit.difference import Difference
-    from demoreel.edit.versions import Version, checkout, tag, versions
+    from demoreel.edit.diff.difference import Difference
+    from demoreel.edit.in_place.versions import Version, checkout, tag, versions
     from demoreel.read.dataset import Dataset
     from demoreel.read.windows import Windows
     from demoreel.record import Recorder, create, resume
@@ -173,7 +173,7 @@ def diff(
         VideoError: A video is.
         ArgumentError: An argument makes no sense.
     """
-    from demoreel.edit.diff import diff as compare
+    from demoreel.edit.diff.run import diff as compare
 
     return compare(
         a,
@@ -205,18 +205,18 @@ _ROOMS = ("check", "convert", "errors", "record", "repair")
 _PLACES = {
     "ConvertReport": "convert.report",
     "Dataset": "read.dataset",
-    "Difference": "edit.difference",
+    "Difference": "edit.diff.difference",
     "Recorder": "record",
     "Repaired": "repair.report",
     "Report": "check.report",
-    "Version": "edit.versions",
-    "checkout": "edit.versions",
+    "Version": "edit.in_place.versions",
+    "checkout": "edit.in_place.versions",
     "convert_to_lance": "convert.by_other_names",
     "convert_to_lance_video": "convert.by_other_names",
     "create": "record",
     "resume": "record",
-    "tag": "edit.versions",
-    "versions": "edit.versions",
+    "tag": "edit.in_place.versions",
+    "versions": "edit.in_place.versions",
 }
 """Where the public names are that are loaded when they are first asked for."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from demoreel.edit.counting import Part, count_levels, has_fractions
+from demoreel.edit.statistics.counting import Part, count_levels, has_fractions
 from demoreel.errors import ArgumentError, VideoError
 from demoreel.stats.running import Pictures
 from demoreel.testing import make_dataset

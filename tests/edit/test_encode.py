@@ -13,8 +13,8 @@ import pytest
 import demoreel
 from demoreel.edit import packing
 from demoreel.edit.cut import cut
-from demoreel.edit.recompute import recompute
 from demoreel.edit.render import commit
+from demoreel.edit.statistics.recompute import recompute
 from demoreel.errors import ArgumentError, ConversionError, UnknownKeyError
 from demoreel.testing import make_dataset, read_stamp
 
@@ -142,7 +142,7 @@ def test_killed_and_continued(source, tmp_path, monkeypatch):
 
 def test_other_pictures_are_noticed(source, tmp_path, monkeypatch):
     """What was encoded from the wrong frames does not become a dataset."""
-    from demoreel.edit import encode_work
+    from demoreel.edit.encode import work as encode_work
 
     right = encode_work._pictures
     monkeypatch.setattr(encode_work, "_pictures", lambda *what: reversed(list(right(*what))))

@@ -6,8 +6,8 @@ import av
 import numpy as np
 import pytest
 
-from demoreel.edit.encode_headers import Avc, hevc_header
-from demoreel.edit.encode_hevc import PLAIN, Hevc, Renumbering
+from demoreel.edit.encode.headers import Avc, hevc_header
+from demoreel.edit.encode.hevc import PLAIN, Hevc, Renumbering
 from demoreel.errors import VideoError
 from demoreel.media.encode import VideoEncoder, VideoSettings
 from demoreel.media.mp4 import read_description

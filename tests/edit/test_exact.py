@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from demoreel.edit.exact import exact_stats
+from demoreel.edit.statistics.exact import exact_stats
 from demoreel.stats.running import Numbers
 
 KINDS = ["float32", "float64", "float16", "int64", "int32", "int8", "uint8", "uint64", "bool"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from demoreel.edit.facts import Facts, stats_of_rows
+from demoreel.edit.statistics.facts import Facts, stats_of_rows
 from demoreel.model import Feature
 from demoreel.stats.running import episode_stats, finish
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from demoreel.edit.cut import cut
-from demoreel.edit.recompute import recompute
-from demoreel.edit.stats_files import episode_approximate, episode_stats
+from demoreel.edit.statistics.files import episode_approximate, episode_stats
+from demoreel.edit.statistics.recompute import recompute
 from demoreel.layouts.exactness import noted
 from demoreel.layouts.histograms import histogram_files, read_histograms
 from demoreel.stats.running import QUANTILES

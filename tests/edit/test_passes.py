@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demoreel.edit import row_blocks
-from demoreel.edit.passes import all_numbers
-from demoreel.edit.row_blocks import number_blocks
+from demoreel.edit.statistics import row_blocks
+from demoreel.edit.statistics.passes import all_numbers
+from demoreel.edit.statistics.row_blocks import number_blocks
 from demoreel.errors import TableError
 from demoreel.stats.running import episode_stats, finish
 from demoreel.testing import make_dataset

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import demoreel
-from demoreel.edit.recompute import recompute
-from demoreel.edit.stats_files import episode_stats
+from demoreel.edit.statistics.files import episode_stats
+from demoreel.edit.statistics.recompute import recompute
 from demoreel.errors import ArgumentError, DatasetBusyError, DiskFullError
 from demoreel.layouts.appending import create_appender, open_appender
 from demoreel.layouts.exactness import noted

@@ -13,7 +13,7 @@ from demoreel.cli.options import Debug, Json, Quiet
 from demoreel.cli.output import Column, Output, count
 
 if TYPE_CHECKING:
-    from demoreel.edit.difference import Difference, Place, StatisticDifference
+    from demoreel.edit.diff.difference import Difference, Place, StatisticDifference
 
 _NUMBERS_SHOWN = 12
 _WIDEST = 60

@@ -13,7 +13,7 @@ from demoreel.errors import ArgumentError, MetadataError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from demoreel.edit.recompute import Recomputed
+    from demoreel.edit.statistics.recompute import Recomputed
     from demoreel.layouts.base import Reader
     from demoreel.model import Feature
 
@@ -85,7 +85,7 @@ def describe(reader: Reader, episode: int | None) -> dict[str, Any]:
         OutOfRangeError: There is no such episode.
         MetadataError: There are no statistics.
     """
-    from demoreel.edit.stats_files import episode_approximate, episode_stats, quiet_stats
+    from demoreel.edit.statistics.files import episode_approximate, episode_stats, quiet_stats
     from demoreel.layouts.exactness import approximate_stats
     from demoreel.model import stats_to_json
 
@@ -172,7 +172,7 @@ def _cell(values: list[Any] | None, number: int, *, approximate: bool) -> str:
 
 
 def _recompute(out: Output, path: Path, pictures: Any, jobs: int | None, dry_run: bool) -> None:
-    from demoreel.edit.recompute import recompute
+    from demoreel.edit.statistics.recompute import recompute
 
     with out.progress(f"computing statistics of {path.name}") as report:
         done = recompute(path, pictures=pictures, threads=jobs, dry_run=dry_run, report=report)

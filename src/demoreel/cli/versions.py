@@ -11,7 +11,7 @@ from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
 from demoreel.cli.output import Column, Output, count
 
 if TYPE_CHECKING:
-    from demoreel.edit.versions import Version
+    from demoreel.edit.in_place.versions import Version
 
 _COLUMNS = [
     Column("version", right=True),
@@ -27,7 +27,7 @@ def versions(
     path: DatasetPath, json: Json = False, quiet: Quiet = False, debug: Debug = False
 ) -> None:
     """List the versions of a Lance dataset, oldest first."""
-    from demoreel.edit.versions import versions as listed
+    from demoreel.edit.in_place.versions import versions as listed
 
     out = Output(json=json, quiet=quiet, debug=debug)
     found = listed(path)
@@ -52,7 +52,7 @@ def tag(
     debug: Debug = False,
 ) -> None:
     """Give a version of a Lance dataset a name, which also keeps it from being cleaned up."""
-    from demoreel.edit.versions import tag as named
+    from demoreel.edit.in_place.versions import tag as named
 
     out = Output(json=json, quiet=quiet, debug=debug)
     number = named(path, name, version=version, delete=delete)
@@ -75,7 +75,7 @@ def checkout(
     debug: Debug = False,
 ) -> None:
     """Make a Lance dataset what it was, in a new version; all that came between stays."""
-    from demoreel.edit.versions import checkout as go_back
+    from demoreel.edit.in_place.versions import checkout as go_back
 
     out = Output(json=json, quiet=quiet, debug=debug)
     found = go_back(path, version, dry_run=dry_run)

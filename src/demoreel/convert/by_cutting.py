@@ -17,12 +17,12 @@ from demoreel.convert.progress import Meter
 from demoreel.convert.report import ConvertReport, Verified
 from demoreel.convert.source import identity, unchanged
 from demoreel.convert.staging import check_target
-from demoreel.edit.carried import carried_from
 from demoreel.edit.cut import Cut, cut
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.recent_rows import remembering
-from demoreel.edit.recompute import recompute
 from demoreel.edit.render import render
+from demoreel.edit.statistics.carried import carried_from
+from demoreel.edit.statistics.recompute import recompute
 from demoreel.edit.target_info import Form
 from demoreel.errors import ArgumentError, FrameMismatchError, VideoError
 from demoreel.layouts.base import Reader

@@ -18,7 +18,7 @@ from demoreel.convert.compare import compare_frames, differs, same_column, sampl
 from demoreel.convert.progress import Meter
 from demoreel.convert.report import Verified
 from demoreel.convert.source import default_columns, portions
-from demoreel.edit.encode_check import is_encoded, shows_the_same
+from demoreel.edit.encode.check import is_encoded, shows_the_same
 from demoreel.edit.plan import Plan
 from demoreel.edit.recent_rows import rows_of_source
 from demoreel.errors import ConversionError, DemoreelError

@@ -443,7 +443,7 @@ class Cut:
             DiskFullError: There is no room; nothing changed.
             ConversionError: The result is not what the dataset held; nothing changed.
         """
-        from demoreel.edit.in_place import render_in_place
+        from demoreel.edit.in_place.run import render_in_place
 
         return render_in_place(self.cutlist, verification=_verification(verify))
 

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.edit.facts import Facts
 from demoreel.edit.plan import Plan
+from demoreel.edit.statistics.facts import Facts
 from demoreel.edit.table_work import TableJob, numbered_clips
 from demoreel.edit.video_work import VideoJob, packets_of, refuse_other_length
 from demoreel.layouts.base import Column

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.edit.carried import Carried, carried_from
-from demoreel.edit.levels import carry_levels
 from demoreel.edit.metadata_v2 import with_v2_totals, write_v2
 from demoreel.edit.plan import Plan
-from demoreel.edit.statistics import PictureStats, number_stats, picture_stats
+from demoreel.edit.statistics.carried import Carried, carried_from
+from demoreel.edit.statistics.levels import carry_levels
+from demoreel.edit.statistics.result import PictureStats, number_stats, picture_stats
 from demoreel.edit.written import Written
 from demoreel.layouts.exactness import NOTE, write_note
 from demoreel.layouts.histograms import histograms_name

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from demoreel.edit.plan import Plan
-from demoreel.edit.statistics import PictureStats
+from demoreel.edit.statistics.result import PictureStats
 from demoreel.layouts.writing import write_json_lines
 from demoreel.model import Info
 

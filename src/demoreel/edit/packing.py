@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from demoreel.edit.encode_exact import Divider, settings_like
-from demoreel.edit.encode_probe import settings_beside
+from demoreel.edit.encode.exact import Divider, settings_like
+from demoreel.edit.encode.probe import settings_beside
 from demoreel.edit.footage import (
     Blank,
     Footage,

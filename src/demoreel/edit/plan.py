@@ -19,7 +19,7 @@ import numpy as np
 from demoreel.edit.clips import Clip, CutList
 from demoreel.edit.features import View, together, view_of
 from demoreel.edit.footage import Footage, Shot, VideoOut, videos_of
-from demoreel.edit.in_place_plan import kept_footage, lance_layout, refuse_in_place
+from demoreel.edit.in_place.plan import kept_footage, lance_layout, refuse_in_place
 from demoreel.edit.pace import Frames, frames_of
 from demoreel.edit.packing import plan_camera
 from demoreel.edit.sources import open_unchanged

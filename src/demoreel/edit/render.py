@@ -19,7 +19,7 @@ from demoreel.edit.lance_result import (
 )
 from demoreel.edit.metadata import write_metadata
 from demoreel.edit.plan import Plan, make_plan, refuse_overlap
-from demoreel.edit.recompute import recompute
+from demoreel.edit.statistics.recompute import recompute
 from demoreel.edit.target_info import Form
 from demoreel.edit.tasks import fragments_of, lance_tables, parts_of, tasks_of
 from demoreel.edit.verify import Verify, verify_pictures, verify_rows

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.edit.clips import Clip, Source
-from demoreel.edit.facts import Facts
 from demoreel.edit.features import View, feature_of
 from demoreel.edit.pace import Frames, earlier, frames_of, gathered
 from demoreel.edit.recent_rows import rows_of_source
 from demoreel.edit.sources import added_values, open_source
+from demoreel.edit.statistics.facts import Facts
 from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.columns import table_schema, to_arrow
 from demoreel.media.picture_encode import PictureCodec, encode_picture

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from demoreel.edit.encode_check import is_encoded, shows_the_same
+from demoreel.edit.encode.check import is_encoded, shows_the_same
 from demoreel.edit.pace import Frames
 from demoreel.edit.plan import Plan
 from demoreel.edit.written import Written

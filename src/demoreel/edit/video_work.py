@@ -108,8 +108,8 @@ def _copied(
 def _made(
     video: VideoOut, sources: Sequence[Source], keys: Sequence[str | None], folder: Path
 ) -> tuple[list[PacketRun], Description]:
-    from demoreel.edit.encode_beside import beside
-    from demoreel.edit.encode_work import encode_blank, encode_take
+    from demoreel.edit.encode.beside import beside
+    from demoreel.edit.encode.work import encode_blank, encode_take
 
     runs: list[PacketRun] = []
     description = video.description

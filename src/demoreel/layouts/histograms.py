@@ -8,7 +8,8 @@ program looks into, and are named like the file under ``meta/episodes`` that the
 
 One row for each episode and camera, in any order. Another program may renumber or replace episodes
 without knowing of these files. So a row is never believed for its number: the statistics that
-follow from it must be those that the episode's own metadata state (``edit/believed.py``).
+follow from it must be those that the episode's own metadata state; see
+``edit/statistics/believed.py``.
 """
 
 from __future__ import annotations

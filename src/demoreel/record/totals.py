@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from demoreel.edit.believed import believed
-from demoreel.edit.carried import carried_from
-from demoreel.edit.passes import all_numbers
+from demoreel.edit.statistics.believed import believed
+from demoreel.edit.statistics.carried import carried_from
+from demoreel.edit.statistics.passes import all_numbers
 from demoreel.layouts.base import Reader
 from demoreel.layouts.histograms import histogram_files
 from demoreel.model import Feature, Stats

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from demoreel.edit.facts import Facts
-from demoreel.edit.statistics import number_stats
+from demoreel.edit.statistics.facts import Facts
+from demoreel.edit.statistics.result import number_stats
 from demoreel.edit.written import ParquetTables
 from demoreel.errors import TableError
 from demoreel.layouts import arrow_in

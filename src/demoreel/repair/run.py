@@ -15,7 +15,7 @@ from demoreel.check.report import Report
 from demoreel.check.run import check
 from demoreel.check.thresholds import chosen
 from demoreel.edit.cut import cut
-from demoreel.edit.recompute import recompute
+from demoreel.edit.statistics.recompute import recompute
 from demoreel.edit.target_info import LAYOUTS, Layout
 from demoreel.errors import (
     ArgumentError,

@@ -115,7 +115,7 @@ def append_for_ever(
 
 def recompute_for_ever(report: Connection, root: Path, most: int = 100) -> None:
     """Compute statistics anew, again and again, and report each time. To be killed."""
-    from demoreel.edit.recompute import recompute
+    from demoreel.edit.statistics.recompute import recompute
 
     report.send("begun")
     for _ in range(most):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from demoreel.edit.recompute import Which, recompute
 from demoreel.edit.sources import open_source
+from demoreel.edit.statistics.recompute import Which, recompute
 from demoreel.edit.target_info import FormOptions
 from demoreel.errors import ArgumentError
 from demoreel.media.settings import VideoSettings

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from demoreel.edit.encode_headers import hevc_header, joined_header
-from demoreel.edit.encode_hevc import Renumbering
+from demoreel.edit.encode.headers import hevc_header, joined_header
+from demoreel.edit.encode.hevc import Renumbering
 from demoreel.errors import VideoError
 from demoreel.media.mp4 import Description, read_description
 from demoreel.media.mp4_write import PacketRun

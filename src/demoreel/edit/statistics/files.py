@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.edit.believed import believed
-from demoreel.edit.carried import carried_from
+from demoreel.edit.statistics.believed import believed
+from demoreel.edit.statistics.carried import carried_from
 from demoreel.errors import MetadataError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.exactness import Approximate, noted

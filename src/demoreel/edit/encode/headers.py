@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from demoreel.edit.encode_hevc import Hevc
+from demoreel.edit.encode.hevc import Hevc
 from demoreel.media.mp4 import Description
 from demoreel.media.mp4_boxes import box
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from demoreel.edit.encode_probe import black
+from demoreel.edit.encode.probe import black
 from demoreel.edit.footage import Blank, Take
 from demoreel.edit.pace import Frames
 from demoreel.layouts.base import Reader

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from demoreel.edit.exact import Exact
-from demoreel.edit.facts import EpisodeNumbers
-from demoreel.edit.row_blocks import Block, number_blocks
+from demoreel.edit.statistics.exact import Exact
+from demoreel.edit.statistics.facts import EpisodeNumbers
+from demoreel.edit.statistics.row_blocks import Block, number_blocks
 from demoreel.layouts.base import Reader
 from demoreel.model import Feature, Stats
 

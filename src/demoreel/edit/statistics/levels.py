@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from demoreel.edit.believed import believed
-from demoreel.edit.carried import Carried
 from demoreel.edit.features import MASK
 from demoreel.edit.plan import Plan
+from demoreel.edit.statistics.believed import believed
+from demoreel.edit.statistics.carried import Carried
 from demoreel.layouts.base import Reader
 from demoreel.layouts.histograms import Histogram, HistogramWriter
 from demoreel.model import Feature

@@ -11,12 +11,12 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from demoreel.edit.carried import Carried
-from demoreel.edit.exact import exact_stats
-from demoreel.edit.facts import stats_of_rows
-from demoreel.edit.levels import Levels
 from demoreel.edit.plan import Plan
-from demoreel.edit.stats_files import nested_columns, quiet_stats
+from demoreel.edit.statistics.carried import Carried
+from demoreel.edit.statistics.exact import exact_stats
+from demoreel.edit.statistics.facts import stats_of_rows
+from demoreel.edit.statistics.files import nested_columns, quiet_stats
+from demoreel.edit.statistics.levels import Levels
 from demoreel.edit.written import Written
 from demoreel.model import Feature, Stats
 from demoreel.stats.levels import camera_stats

@@ -15,18 +15,18 @@ from typing import Literal, get_args
 import numpy as np
 import pyarrow as pa
 
-from demoreel.edit.believed import believed
-from demoreel.edit.carried import carried_from
-from demoreel.edit.counting import Part, count_levels, has_fractions
-from demoreel.edit.levels import Levels, filled_episodes
-from demoreel.edit.passes import all_numbers
-from demoreel.edit.stats_files import (
+from demoreel.edit.statistics.believed import believed
+from demoreel.edit.statistics.carried import carried_from
+from demoreel.edit.statistics.counting import Part, count_levels, has_fractions
+from demoreel.edit.statistics.files import (
     keeps_episodes,
     nested_columns,
     quiet_stats,
     stats_file_names,
     write_stats,
 )
+from demoreel.edit.statistics.levels import Levels, filled_episodes
+from demoreel.edit.statistics.passes import all_numbers
 from demoreel.errors import ArgumentError
 from demoreel.layouts.appending import no_room_is_an_error
 from demoreel.layouts.base import Reader

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from demoreel.edit.facts import Facts
 from demoreel.edit.lance_result import Tables
 from demoreel.edit.plan import Plan
+from demoreel.edit.statistics.facts import Facts
 from demoreel.edit.table_work import TableJob, numbered_clips
 from demoreel.errors import ArgumentError, TableError
 from demoreel.layouts.base import Column

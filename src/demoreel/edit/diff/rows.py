@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demoreel.edit.diff_pairs import Pair, Side
-from demoreel.edit.difference import ColumnDifference, Place
+from demoreel.edit.diff.difference import ColumnDifference, Place
+from demoreel.edit.diff.pairs import Pair, Side
 from demoreel.layouts.base import Column, Reader
 
 

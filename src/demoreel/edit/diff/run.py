@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from demoreel.edit.diff_pairs import Pair, Side, matched, runs_of
-from demoreel.edit.diff_pictures import Pictures, Pixels
-from demoreel.edit.diff_rows import Rows
-from demoreel.edit.difference import Difference, Said, StatisticDifference
+from demoreel.edit.diff.difference import Difference, Said, StatisticDifference
+from demoreel.edit.diff.pairs import Pair, Side, matched, runs_of
+from demoreel.edit.diff.pictures import Pictures, Pixels
+from demoreel.edit.diff.rows import Rows
 from demoreel.edit.features import flat_names
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demoreel.edit.in_place import only_writer, put_hint, replace_metadata
+from demoreel.edit.in_place.run import only_writer, put_hint, replace_metadata
 from demoreel.errors import ArgumentError, MetadataError
 from demoreel.layouts.appending import no_room_is_an_error
 from demoreel.layouts.detect import open_reader

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demoreel.edit.encode_headers import Avc
+from demoreel.edit.encode.headers import Avc
 from demoreel.errors import VideoError
 from demoreel.media.decode import Decoder, Stretch
 from demoreel.media.settings import LOSSLESS_DEPTH, Codec, VideoSettings

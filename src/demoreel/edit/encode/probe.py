@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from demoreel.edit.encode_headers import hevc_header
-from demoreel.edit.encode_hevc import PLAIN, Renumbering
+from demoreel.edit.encode.headers import hevc_header
+from demoreel.edit.encode.hevc import PLAIN, Renumbering
 from demoreel.errors import VideoError
 from demoreel.media.encode import VideoEncoder
 from demoreel.media.mp4 import Description, read_description

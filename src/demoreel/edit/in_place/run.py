@@ -16,15 +16,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from demoreel.edit.clips import CutList
-from demoreel.edit.facts import Facts
-from demoreel.edit.in_place_plan import lance_layout
-from demoreel.edit.in_place_rows import rewrite_rows
+from demoreel.edit.in_place.plan import lance_layout
+from demoreel.edit.in_place.rows import rewrite_rows
+from demoreel.edit.in_place.said import said_of
 from demoreel.edit.lance_result import COPY, Tables
 from demoreel.edit.metadata import write_metadata
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Rendered
-from demoreel.edit.said import said_of
 from demoreel.edit.sources import open_source
+from demoreel.edit.statistics.facts import Facts
 from demoreel.edit.verify import Verify, verify_pictures, verify_rows
 from demoreel.edit.written import LanceRows
 from demoreel.errors import DatasetBusyError

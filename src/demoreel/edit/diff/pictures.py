@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from demoreel.edit.diff_pairs import Pair, Side
-from demoreel.edit.difference import PictureDifference, Place
+from demoreel.edit.diff.difference import PictureDifference, Place
+from demoreel.edit.diff.pairs import Pair, Side
 from demoreel.layouts.base import Clip
 from demoreel.media.packets import PacketIndex
 from demoreel.media.video import Video

@@ -1,0 +1,1 @@
+"""Edits of Lance datasets as new versions, and the way back."""

@@ -1,0 +1,1 @@
+"""Statistics of results and datasets: exact where columns or histograms tell, marked else."""
