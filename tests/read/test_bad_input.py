@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import warnings
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import demoreel
 from demoreel.errors import (
     DatasetNotFoundError,
+    DemoreelError,
     DemoreelWarning,
     FrameMismatchError,
     MetadataError,
@@ -430,3 +434,64 @@ def test_out_of_range_says_how_many_there_are(root):
         demoreel.open(root)[19]
     with pytest.raises(OutOfRangeError, match="0 to 2"):
         demoreel.open(root, episodes=[3])
+
+
+# What fuzzing found
+
+
+def test_a_column_that_says_which_row_is_which_and_holds_text(root):
+    table = pq.read_table(tables(root)[0])
+    place = table.column_names.index("frame_index")
+    texts = pa.array(["first"] * len(table))
+    pq.write_table(table.set_column(place, "frame_index", texts), tables(root)[0])
+    with pytest.raises(TableError, match="frame_index"):
+        demoreel.open(root)[0]
+
+
+def test_a_text_column_declared_as_language(root):
+    def declare(info):
+        info["features"]["language_events"] = {"dtype": "language", "shape": [1], "names": None}
+
+    change_info(root, declare)
+    for path in tables(root):
+        table = pq.read_table(path)
+        pq.write_table(table.append_column("language_events", table["frame_index"]), path)
+    with pytest.raises(TableError, match="language rows"):
+        demoreel.open(root)[0]
+
+
+def test_tasks_whose_index_is_a_list(v3):
+    path = v3 / "meta/tasks.parquet"
+    pq.write_table(pa.table({"task": ["do it"], "task_index": [[1.0]]}), path)
+    with pytest.raises(MetadataError, match="task_index"):
+        demoreel.open(v3)
+
+
+@pytest.mark.parametrize("value", ["true", "1e400", "-1", "9" * 30])
+@pytest.mark.parametrize("name", ["length", "episode_index"])
+def test_episodes_with_a_number_that_is_none(v2, name, value):
+    path = v2 / "meta/episodes.jsonl"
+    text = re.sub(rf'"{name}": \d+', f'"{name}": {value}', path.read_text())
+    path.write_text(text)
+    with pytest.raises(DemoreelError):
+        demoreel.open(v2)[0]
+
+
+def test_tasks_with_an_index_without_end(v2):
+    (v2 / "meta/tasks.jsonl").write_text('{"task_index": Infinity, "task": "do it"}\n')
+    with pytest.raises(MetadataError, match="task"):
+        demoreel.open(v2)
+
+
+def test_episodes_that_nest_without_end_do_not_end_the_process(v2):
+    nested = "[" * 50_000 + "]" * 50_000
+    path = v2 / "meta/episodes.jsonl"
+    path.write_text(path.read_text().replace("}\n", f', "x": {nested}}}\n', 1))
+    with pytest.raises(MetadataError):
+        demoreel.open(v2)
+
+
+def test_a_shape_of_more_dimensions_than_arrays_have(root):
+    change_info(root, lambda info: info["features"]["action"].update(shape=[1] * 100))
+    with pytest.raises(MetadataError, match="shape"):
+        demoreel.open(root)

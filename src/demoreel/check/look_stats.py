@@ -65,6 +65,7 @@ def _combined(look: Look) -> Stats | None:
     seen: list[int] = []
     read = 0
     try:
+        refuse_special(look.root / EACH)
         with open(look.root / EACH, "rb") as file:
             for number, line in enumerate(file, 1):
                 read += len(line)

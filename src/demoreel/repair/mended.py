@@ -137,7 +137,12 @@ class _Writing:
             if columns is None:
                 same = False
                 continue
-            made.append(self._arrow(part, columns))
+            try:
+                made.append(self._arrow(part, columns))
+            except pa.ArrowException as error:
+                self.written.lost.append(Lost(one.episode, str(error)))
+                same = False
+                continue
             same = same and _is_unchanged(part, columns, made[-1])
             self._note(one, columns, chunk, number)
         if not made:

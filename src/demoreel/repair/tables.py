@@ -21,6 +21,7 @@ from demoreel.storage.parquet_rescue import rescue_rows
 
 _TABLE = re.compile(r"(?:^|/)(?:chunk-(\d+)/|[^/]+/)?(?:file-|episode_)(\d+)\.parquet$")
 _ON_TIME = 0.25  # of a frame
+_LARGEST_NUMBER = 2.0**53
 _LARGEST = 4 << 30  # bytes of a file that is worked on in memory
 
 
@@ -100,7 +101,7 @@ def find_tables(
         scratch: A folder to write to.
     """
     found = Tables([], [], [])
-    names = [name for name in files if _TABLE.search(name) and not name.startswith("meta/")]
+    names = [name for name in files if _TABLE.search(name) and "meta" not in Path(name).parts]
     found.lost += [f"{name}: it is no file" for name in names if files[name] < 0]
     names = [name for name in names if files[name] >= 0]
     damaged = []
@@ -108,11 +109,15 @@ def find_tables(
         groups = _readable_groups(root / name)
         if groups is None:
             damaged.append(name)
-        elif not all(groups):
+            continue
+        try:
+            if all(groups):
+                found.tables.append(_in_order(_table(name, root / name), scratch, found))
+                continue
             found.lost.append(f"{name}: {groups.count(False)} of {len(groups)} row groups")
             _save_groups(root / name, groups, scratch / f"{len(found.tables)}.parquet", name, found)
-        else:
-            found.tables.append(_in_order(_table(name, root / name), scratch, found))
+        except DemoreelError as error:
+            found.lost.append(f"{name}: {error.what}")
     for number, name in enumerate(damaged):
         schemas = _possible_schemas([table.schema for table in found.tables], features)
         _rescue(root / name, name, schemas, features, scratch / f"rescued-{number}.parquet", found)
@@ -135,6 +140,10 @@ def _readable_groups(path: Path) -> list[bool] | None:
             return [_is_readable(parquet, n) for n in range(parquet.num_row_groups)]
     except (pa.ArrowException, OSError, ValueError, MemoryError):
         return None
+
+
+def _is_integer(schema: pa.Schema, name: str) -> bool:
+    return name in schema.names and bool(pa.types.is_integer(schema.field(name).type))
 
 
 def _is_readable(parquet: pq.ParquetFile, group: int) -> bool:
@@ -222,11 +231,12 @@ def _rescue(
 
 def _makes_sense(table: pa.Table) -> bool:
     """Whether rows that were put together are rows: frames count up in every episode."""
-    if not {"episode_index", "frame_index"} <= set(table.column_names) or not table.num_rows:
+    who = ("episode_index", "frame_index")
+    if not all(_is_integer(table.schema, name) for name in who) or not table.num_rows:
         return False
-    episode, frame = (as_numpy(table.column(n)) for n in ("episode_index", "frame_index"))
-    if episode.dtype.kind not in "iu" or frame.dtype.kind not in "iu":
+    if any(table.column(name).null_count for name in who):
         return False
+    episode, frame = (as_numpy(table.column(name)) for name in who)
     same = episode[1:] == episode[:-1]
     return bool((frame[1:][same] == frame[:-1][same] + 1).all() and (frame[1:][~same] == 0).all())
 
@@ -242,9 +252,15 @@ def _table(name: str, path: Path) -> FoundTable:
         for key in wanted
         if is_number(rows.column(key).type) and not rows.column(key).null_count
     }
+    numbers = {k: values for k, values in numbers.items() if _are_counts(values)}
     if "episode_index" not in numbers:
         raise DemoreelError("A table does not say which episodes its rows are of.", file=name)
     return FoundTable(name, path, chunk, number, len(rows), schema, numbers)
+
+
+def _are_counts(values: np.ndarray) -> bool:
+    """Whether numbers can be those of rows: no infinity, nothing that no integer holds."""
+    return values.dtype.kind in "biu" or bool((np.abs(values) < _LARGEST_NUMBER).all())
 
 
 def _runs(at: int, table: FoundTable, fps: float) -> Iterator[Run]:

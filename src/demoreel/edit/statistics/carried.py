@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from demoreel.errors import MetadataError
 from demoreel.layouts.base import Reader
 from demoreel.model import stats_from_json
-from demoreel.storage.arrow import UNREADABLE, as_numpy
+from demoreel.storage.arrow import UNREADABLE, as_numpy, is_number
 from demoreel.storage.json_files import read_json_lines
 
 _OWN = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
@@ -87,10 +87,10 @@ def _rows_of_numbers(column: pa.ChunkedArray) -> np.ndarray | None:
     array = column.combine_chunks()
     rows = len(array)
     while pa.types.is_nested(array.type):
-        if array.null_count:
+        if array.null_count or pa.types.is_struct(array.type):
             return None
         array = array.flatten()
-    if array.null_count or not rows or len(array) % rows:
+    if array.null_count or not rows or len(array) % rows or not is_number(array.type):
         return None
     return as_numpy(array).reshape(rows, -1)
 

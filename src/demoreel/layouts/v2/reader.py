@@ -49,7 +49,7 @@ class V2Reader:
         lines = read_json_lines(path)
         try:
             return Tasks({int(line["task_index"]): str(line["task"]) for line in lines})
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise MetadataError(f"A task has no {error}.", file=path) from error
 
     def _read_episodes(self) -> pa.Table:

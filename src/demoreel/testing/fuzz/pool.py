@@ -123,6 +123,8 @@ class _Worker:
     def start(self, case: Case | None) -> None:
         self.case = case
         if case is not None:
+            if not self._process.is_alive():  # somebody else has ended it
+                self._begin()
             _forget_most(self._process.pid)
             self._spent, self._seen = 0.0, time.monotonic()
             self.pipe.send(case)
