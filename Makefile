@@ -1,5 +1,6 @@
 # make demo          a dataset written, opened and loaded: what demoreel does, in a minute
 # make test          lint, types and tests: what a change must pass
+# make soak          kills, power cuts and random cases in numbers; minutes
 # make conformance   item by item, what lerobot and demoreel read from the same folders
 # make bench         how fast, beside lerobot on this machine
 # make lint          style and types alone; `make format` mends style
@@ -26,7 +27,7 @@ PIP_INSTALL := $(PIP) install -qq
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test lint format conformance bench clean
+.PHONY: help demo test soak lint format conformance bench clean
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
@@ -43,8 +44,11 @@ demo: $(INSTALLED)
 	@$(BIN)/python -m demoreel.testing.demo
 
 test: lint
-	$(PYTEST) $(PARALLEL) -m "not alone"
+	$(PYTEST) $(PARALLEL) -m "not alone and not soak"
 	$(PYTEST) -m alone || test $$? -eq 5  # 5: no test is marked so
+
+soak: $(INSTALLED)
+	$(PYTEST) $(PARALLEL) -m soak
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -164,7 +164,7 @@ def in_place(source: Path, folder: Path, options: argparse.Namespace) -> dict[st
 
 def jobs(source: Path, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     tables = make_tables(folder / "tables")
-    films = demoreel.cut(FIXTURE)
+    films = _repeated(demoreel.cut(FIXTURE), 16)
     return {
         "tables": by_jobs(lambda to, n: _kept(tables).render(to, jobs=n), folder, options),
         "encoding": by_jobs(

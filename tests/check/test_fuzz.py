@@ -21,6 +21,8 @@ from demoreel.testing.fuzz.trial import damage
 from demoreel.testing.fuzz.witness import mixed_up, snapshot
 from demoreel.testing.stamp import Stamp, stamp
 
+pytestmark = pytest.mark.soak
+
 SEEDS = range(9)
 
 

@@ -14,13 +14,17 @@ import pytest
 import demoreel
 from demoreel.errors import DatasetBusyError
 
-pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe")
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),
+]
 
 PROGRAM = """
 import os, resource, signal, sys, threading
 import lance
 import demoreel
 from demoreel.convert import plan, run  # so that a timer measures the conversion alone
+
 plan._PART_BYTES = (1, 1)               # many parts, of little data
 plan._ROWS = plan._ROWS_WITH_PICTURES = 4
 source, target, to, what, value = sys.argv[1:]

@@ -322,6 +322,7 @@ def test_a_full_disk(dataset):
     assert_shows(dataset, EVERY[1:])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("layout", ["lance-native", "lance-frames"])
 def test_every_state_that_a_power_cut_may_leave_is_whole(made, tmp_path, layout):
     dataset = copied(made[layout], tmp_path)
@@ -341,6 +342,7 @@ def test_every_state_that_a_power_cut_may_leave_is_whole(made, tmp_path, layout)
     assert found == {3, 4}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("layout", ["lance-native", "lance-frames"])
 def test_killed_at_any_instant(made, tmp_path, layout):
     dataset = copied(made[layout], tmp_path)

@@ -22,6 +22,8 @@ from demoreel.testing import make_dataset, read_stamp
 
 from .conftest import tasks_of
 
+pytestmark = pytest.mark.soak
+
 FEW = settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

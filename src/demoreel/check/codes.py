@@ -15,6 +15,9 @@ SEVERITIES: tuple[Severity, ...] = ("hint", "warning", "error")
 REPAIR = "demoreel repair {dataset} {dataset}-mended"
 """The command that mends most of what can be mended."""
 
+DELETE = "demoreel cut delete {dataset} {dataset}-without --episodes {episode}"
+"""The command for an episode that is better left out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Code:

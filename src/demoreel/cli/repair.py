@@ -45,8 +45,8 @@ def repair(
 ) -> None:
     """Mend a dataset: rebuild metadata, recover episodes, leave out what cannot be saved.
 
-    PATH is only read unless --in-place. Ends with 0 if the result passes `demoreel check` and no
-    episode was lost, else with 1.
+    PATH is only read unless --in-place. Ends with 0 if the result passes `demoreel check` and
+    nothing was lost, else with 1.
     """
     import demoreel
 
@@ -65,7 +65,7 @@ def repair(
     else:
         _show(out, done)
     is_well = done.target is None or done.is_clean
-    raise typer.Exit(0 if is_well and not done.lost else 1)
+    raise typer.Exit(0 if is_well and not done.lost and not done.unreadable else 1)
 
 
 def _show(out: Output, done: Repaired) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from demoreel.check.codes import Code, Severity
-
-_DELETE = "demoreel cut delete {dataset} {dataset}-without --episodes {episode}"
+from demoreel.check.codes import DELETE, Code, Severity
 
 
 def _code(name: str, severity: Severity, title: str, effect: str, mend: str | None = None) -> Code:
@@ -17,14 +15,14 @@ CODES: tuple[Code, ...] = (
         "warning",
         "An episode holds the very rows of another",
         "It weighs twice in training; split by episodes, it is in training and in validation.",
-        _DELETE,
+        DELETE,
     ),
     _code(
         "episode-near-duplicate",
         "hint",
         "Much of an episode is in another one, too",
         "Its movements weigh more in training; split by episodes, validation has seen them.",
-        _DELETE,
+        DELETE,
     ),
     _code(
         "pictures-duplicate",
@@ -43,14 +41,14 @@ CODES: tuple[Code, ...] = (
         "error",
         "The same episode is in two datasets",
         "Validation measures what was learnt by heart.",
-        _DELETE,
+        DELETE,
     ),
     _code(
         "leak-near",
         "hint",
         "Much of an episode is in an episode of another dataset",
         "Validation measures, in part, what was learnt by heart.",
-        _DELETE,
+        DELETE,
     ),
     _code(
         "leak-unknown",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from demoreel.check.codes import Code
+from demoreel.check.codes import DELETE, Code
 
 _TRIM = "demoreel cut trim {dataset} {dataset}-trimmed --idle"
-_DELETE = "demoreel cut delete {dataset} {dataset}-without --episodes {episode}"
 
 
 def _hint(name: str, title: str, effect: str, mend: str | None = None) -> Code:
@@ -44,13 +43,13 @@ CODES: tuple[Code, ...] = (
         "episode-idle",
         "Nothing moves in a whole episode",
         "A policy learns to do nothing when it sees this scene.",
-        _DELETE,
+        DELETE,
     ),
     _hint(
         "episode-short",
         "An episode is much shorter than the others",
         "Often a take that was broken off: it ends before the task is done.",
-        _DELETE,
+        DELETE,
     ),
     _hint(
         "episode-long",

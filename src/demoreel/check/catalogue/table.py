@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from demoreel.check.codes import REPAIR, Code
+from demoreel.check.codes import DELETE, REPAIR, Code
 
 _code = partial(Code, family="table")
 
@@ -122,13 +122,13 @@ CODES: tuple[Code, ...] = (
         "not-a-number",
         "Numbers are NaN",
         "One NaN makes the loss NaN, and the policy with it.",
-        REPAIR,
+        DELETE,
     ),
     _error(
         "infinite",
         "Numbers are infinite",
         "The loss becomes infinite or NaN, and the policy with it.",
-        REPAIR,
+        DELETE,
     ),
     _hint(
         "constant-dimension",

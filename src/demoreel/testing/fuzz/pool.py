@@ -181,10 +181,9 @@ def _serve(pipe: Connection, run: Run, bases: dict[str, Path], folder: str) -> N
     pipe.send(os.getpid())
     while True:
         try:
-            case = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(run(case, bases, work))
+            pipe.send(run(pipe.recv(), bases, work))
+        except (EOFError, BrokenPipeError):
+            return  # nobody waits for it any more
 
 
 def _state(pid: int | None) -> _State:
