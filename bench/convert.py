@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from made import write_long
+from made import copy_synced, write_long
 
 import demoreel
 
@@ -46,7 +46,7 @@ def main() -> None:
         write_long(source, FIXTURE, times=max(1, options.megabytes * 1_000_000 // _BYTES_OF_ONE))
     size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
     ways: dict[str, Callable[[Path], object]] = {
-        "plain copy with fsync": lambda to: copy(source, to)
+        "plain copy with fsync": lambda to: copy_synced(source, to)
     }
     for layout in ("lance-video", "lance-native"):
         for verify in (True, False):
@@ -84,19 +84,6 @@ def main() -> None:
             f"{name:28} {told['seconds']:7.2f} s {told['of_a_copy']:6.2f} of a copy   "
             f"{100 * (told['size_of_source'] - 1):+.2f} % of the source's bytes"
         )
-
-
-def copy(source: Path, target: Path) -> None:
-    """Copy every file and force it to disk."""
-    for path in sorted(source.rglob("*")):
-        to = target / path.relative_to(source)
-        if path.is_dir():
-            to.mkdir(parents=True)
-        else:
-            to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, to)
-            with open(to, "rb") as file:
-                os.fsync(file.fileno())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -108,3 +110,16 @@ def write_long(root: Path, source: Path, *, times: int) -> Path:
             )
         writer.commit(stats=ds.stats)
     return root
+
+
+def copy_synced(source: Path, target: Path) -> None:
+    """Copy every file and force it to disk."""
+    for path in sorted(source.rglob("*")):
+        to = target / path.relative_to(source)
+        if path.is_dir():
+            to.mkdir(parents=True)
+        else:
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, to)
+            with open(to, "rb") as file:
+                os.fsync(file.fileno())

@@ -25,6 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+from made import copy_synced
+
 import demoreel
 
 HERE = Path(__file__).resolve().parent
@@ -56,19 +58,6 @@ def make_old(folder: Path) -> Path:
 
 def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def copied(source: Path, target: Path) -> None:
-    """Copy every file and force it to disk."""
-    for path in sorted(source.rglob("*")):
-        to = target / path.relative_to(source)
-        if path.is_dir():
-            to.mkdir(parents=True)
-        else:
-            to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, to)
-            with open(to, "rb") as file:
-                os.fsync(file.fileno())
 
 
 def timed(work: Callable[[Path], object], folder: Path) -> float:
@@ -123,7 +112,7 @@ def main() -> None:
         work.mkdir(parents=True, exist_ok=True)
         make_old(work)
     ways: dict[str, Callable[[Path], object]] = {
-        "copy of v2.1, fsync": lambda to: copied(old, to),
+        "copy of v2.1, fsync": lambda to: copy_synced(old, to),
         "v2.1 to v3.0": lambda to: demoreel.convert(old, to, to="v3.0"),
         "v2.1 to v3.0, sample": lambda to: demoreel.convert(old, to, to="v3.0", verify="sample"),
         "v2.1 to v3.0, command": lambda to: by_command(old, to),

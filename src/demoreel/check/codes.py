@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 Severity = Literal["error", "warning", "hint"]
 Family = Literal["metadata", "table", "video", "motion", "lance", "duplicate", "check"]
@@ -40,6 +40,26 @@ class Code:
     title: str
     effect: str
     mend: str | None = None
+
+
+class Makes(Protocol):
+    """Makes a code of one family and severity."""
+
+    def __call__(self, name: str, title: str, effect: str, mend: str | None = None) -> Code:
+        """Return the code; see ``Code``."""
+        ...
+
+
+def makers(family: Family) -> tuple[Makes, Makes, Makes]:
+    """Return what makes a family's errors, warnings and hints."""
+
+    def of(severity: Severity) -> Makes:
+        def make(name: str, title: str, effect: str, mend: str | None = None) -> Code:
+            return Code(name, family, severity, title, effect, mend)
+
+        return make
+
+    return of("error"), of("warning"), of("hint")
 
 
 def rank(severity: Severity) -> int:

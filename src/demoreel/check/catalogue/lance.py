@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from demoreel.check.codes import REPAIR, Code, makers
 
-from demoreel.check.codes import REPAIR, Code
-
-_code = partial(Code, family="lance")
-
-
-def _error(name: str, title: str, effect: str, mend: str | None = None) -> Code:
-    return _code(name=name, severity="error", title=title, effect=effect, mend=mend)
-
-
-def _warning(name: str, title: str, effect: str, mend: str | None = None) -> Code:
-    return _code(name=name, severity="warning", title=title, effect=effect, mend=mend)
-
-
-def _hint(name: str, title: str, effect: str, mend: str | None = None) -> Code:
-    return _code(name=name, severity="hint", title=title, effect=effect, mend=mend)
+_error, _warning, _ = makers("lance")
 
 
 CODES: tuple[Code, ...] = (
