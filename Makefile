@@ -1,6 +1,6 @@
 # make demo          a dataset written, opened and loaded: what demoreel does, in a minute
 # make test          lint, types and tests: what a change must pass
-# make soak          kills, power cuts and random cases in numbers; minutes
+# make soak          kills, power cuts, random cases, clusters and servers: minutes
 # make conformance   item by item, what lerobot and demoreel read from the same folders
 # make bench         how fast, beside lerobot on this machine
 # make lint          style and types alone; `make format` mends style

@@ -13,6 +13,8 @@ from demoreel.testing.crash import (
     make_draft,
 )
 
+pytestmark = pytest.mark.soak
+
 ROUNDS = 16
 
 

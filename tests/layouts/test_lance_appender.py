@@ -467,6 +467,7 @@ def test_narrow_columns_take_what_fits(tmp_path, scratch):
 # What may go wrong
 
 
+@pytest.mark.soak
 def test_whatever_was_reported_is_there_after_a_kill(tmp_path, scratch, layout):
     root = tmp_path / "dataset"
     create_appender(root, crash_info(), layout=layout).close()
@@ -514,6 +515,7 @@ def test_a_commit_that_cannot_be_put_in_place_is_undone(appender, scratch, add):
     assert check_whole(appender.root) == 3
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("work", "layout"), [("append", "lance-native"), ("merge", "lance-video")])
 def test_every_state_that_a_power_cut_may_leave_is_whole(tmp_path, add, scratch, work, layout):
     appender = create_appender(tmp_path / "dataset", crash_info(cameras=1), layout=layout)

@@ -207,6 +207,7 @@ def test_workers_read_blobs_through_lance_too(fixtures, through_lance):
     check_workers(fixtures, "g1_lance_native", "fork")
 
 
+@pytest.mark.soak
 def test_many_forks_of_a_process_that_uses_lance(fixtures, through_lance):
     """Lance itself crashes or hangs in some of a hundred."""
     ds = demoreel.open(fixtures / "g1_lance_native")

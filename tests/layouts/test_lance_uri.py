@@ -24,6 +24,7 @@ from demoreel.testing import make_dataset
 from demoreel.torch import LeRobotLanceDataset, LeRobotLanceVideoDataset
 
 pytestmark = [
+    pytest.mark.soak,
     pytest.mark.filterwarnings("ignore:decode_device='auto'"),
     pytest.mark.filterwarnings("ignore:lance is not fork-safe"),
 ]

@@ -14,6 +14,8 @@ import demoreel
 from demoreel.errors import ArgumentError, MissingExtraError, UnknownKeyError
 from demoreel.testing import make_dataset
 
+pytestmark = pytest.mark.soak
+
 VIDEO, TABLE, DEPTH = "observation.images.cam0", "observation.images.wrist", "observation.depth.top"
 LENGTHS = [5, 9, 3, 7]
 

@@ -19,6 +19,8 @@ from demoreel.errors import EncoderBehindError, VideoError
 from demoreel.media.settings import VideoSettings
 from demoreel.record.encoding import CameraEncoders
 
+pytestmark = pytest.mark.soak
+
 ROUNDS = 12
 
 

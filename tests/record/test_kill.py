@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 import demoreel
 from demoreel.testing.crash import check_whole, kill_again_and_again
 from demoreel.testing.crash_recording import begin_crash_recording, record_for_ever
+
+pytestmark = pytest.mark.soak
 
 ROUNDS = 14  # tests/layouts/test_kill.py kills appenders, test_encoding_faults.py encoders
 

@@ -12,6 +12,8 @@ from demoreel.errors import MissingExtraError
 from demoreel.run.ray import RayEngine
 from demoreel.testing import make_dataset
 
+pytestmark = pytest.mark.soak
+
 SIZES = {"data_files_size_in_mb": 0.002, "video_files_size_in_mb": 0.004}
 
 

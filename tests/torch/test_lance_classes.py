@@ -297,6 +297,7 @@ def test_copies_read_on(fixtures):
 # Workers
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_after_use_in_the_parent(fixtures, method):
     before = multiprocessing.get_start_method()

@@ -10,6 +10,8 @@ import pytest
 
 from demoreel.errors import MissingExtraError
 
+pytestmark = pytest.mark.soak
+
 # lerobot cannot be installed here; a class of that name in that place is all that counts.
 THEIR_CLASS = """
 import torch

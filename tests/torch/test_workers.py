@@ -34,6 +34,7 @@ def root(tmp_path_factory):
     )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_eight_workers_after_use_in_the_parent(root, method):
     ds = LeRobotDataset(
