@@ -18,7 +18,8 @@ from demoreel.check.deep_watch import MOMENTS, Levels, Watched, joined
 from demoreel.check.footage import Footage, footage_of
 from demoreel.check.look import Look
 from demoreel.check.rows import cores
-from demoreel.errors import DemoreelError
+from demoreel.errors import DemoreelError, PictureError
+from demoreel.media.pictures import decode_depth_picture, decode_picture
 
 _PICTURES_AT_ONCE = 128  # from tables
 
@@ -120,7 +121,24 @@ def _jobs_of_tables(look: Look, camera: str, levels: Levels) -> Iterator[tuple[_
                 encoded = reader.encoded(rows, camera)
             except DemoreelError:
                 break  # its table is broken, which the checks of tables report
+            if first == 0 and reader.info.features[camera].is_depth and encoded:
+                _check_depth(look, camera, episode, file, encoded[0])
             yield reel, picture_job(first, encoded, moments_of(length), levels)
+
+
+def _check_depth(look: Look, camera: str, episode: int, file: str, data: bytes) -> None:
+    """Report a depth camera whose pictures are no depth, though they are pictures."""
+    try:
+        decode_picture(data)
+    except PictureError:
+        return  # that it does not decode is another finding
+    try:
+        channels = np.atleast_3d(decode_depth_picture(data)).shape[2]
+        said = f"A picture has {channels} channels; depth has one."
+    except PictureError as error:
+        channels, said = 0, error.what
+    if channels != 1:
+        look.found("picture-kind", said, camera=camera, episode=episode, file=file)
 
 
 def _note(look: Look, reel: _Reel, run: Run) -> None:

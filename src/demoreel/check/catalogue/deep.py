@@ -31,6 +31,12 @@ CODES: tuple[Code, ...] = (
         "Batches cannot be stacked: training stops when it is drawn.",
     ),
     _code(
+        "picture-kind",
+        "error",
+        "A camera is declared as depth, and its pictures are none",
+        "Reading them is an error: training stops at the first one.",
+    ),
+    _code(
         "picture-black",
         "warning",
         "Pictures are black for a while",

@@ -12,7 +12,7 @@ from PIL import Image
 from demoreel.media.video import open_video
 from demoreel.testing.defects.bases import FILM_LENGTHS
 from demoreel.testing.defects.registry import defect
-from demoreel.testing.defects.tools import DATA, edit_column
+from demoreel.testing.defects.tools import DATA, edit_column, edit_info
 from demoreel.testing.moving import film, movements, view
 
 _VIDEO = "videos/observation.images.front/chunk-000/file-001.mp4"
@@ -73,6 +73,14 @@ def picture_of_another_size(root: Path) -> None:
         pictures[5] = {**pictures[5], "bytes": buffer.getvalue()}
 
     edit_column(root / DATA, _IMAGES, shrink)
+
+
+@defect("picture-kind", on="v3-images", deep=True)
+def colour_declared_as_depth(root: Path) -> None:
+    def declare(info: dict[str, Any]) -> None:
+        info["features"][_IMAGES]["info"] = {"is_depth_map": True}
+
+    edit_info(root, declare)
 
 
 @defect("picture-black", on="v3-film", deep=True)
