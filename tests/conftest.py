@@ -61,3 +61,16 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     yield mount
     for folder in folders:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def assert_same(left, right):
+    """Assert that two items hold the same: keys, dtypes, values."""
+    import torch
+
+    assert set(left) == set(right)
+    for key, value in right.items():
+        if isinstance(value, torch.Tensor):
+            assert left[key].dtype == value.dtype, key
+            assert torch.equal(left[key], value), key
+        else:
+            assert left[key] == value, key

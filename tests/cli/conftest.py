@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from demoreel.cli import main
 from demoreel.testing import make_dataset
 
 COMMAND = [sys.executable, "-m", "demoreel"]
@@ -91,5 +92,17 @@ def run_in_terminal() -> Callable[..., str]:
         os.close(outer)
         process.wait(timeout=60)
         return shown.decode()
+
+    return run
+
+
+@pytest.fixture
+def here(capsys):
+    """A function that runs the command in this process: nothing but its arguments is looked at."""
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        code = main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
 
     return run

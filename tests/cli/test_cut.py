@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
 
 import demoreel
-from demoreel.cli import main
 
 from .conftest import FRONT, LENGTHS, WRIST
 
 VERBS = ("delete", "select", "trim", "tasks", "features", "merge", "split", "apply", "commit")
-
-
-@pytest.fixture
-def here(capsys):
-    """A function that runs the command in this process: nothing but its arguments is looked at."""
-
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        code = main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
-
-    return run
 
 
 def lengths(path) -> list[int]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import demoreel
-from demoreel.cli import main
 from demoreel.testing import make_dataset
 
 
@@ -25,18 +23,6 @@ def made(tmp_path_factory) -> Path:
 @pytest.fixture
 def dataset(made, tmp_path) -> Path:
     return shutil.copytree(made / "lance", tmp_path / "lance")
-
-
-@pytest.fixture
-def here(capsys):
-    """A function that runs the command in this process: nothing but its arguments is looked at."""
-
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        code = main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
-
-    return run
 
 
 def lengths(path: Path) -> list[int]:

@@ -22,7 +22,6 @@ import demoreel
 from demoreel.errors import (
     ArgumentError,
     DatasetBusyError,
-    DiskFullError,
     FrameMismatchError,
     MetadataError,
     TableError,
@@ -37,13 +36,17 @@ from demoreel.testing.crash import (
     append_for_ever,
     columns_of,
     crash_info,
-    files_may_not_grow,
     kill_again_and_again,
     length_of,
     make_draft,
 )
 from demoreel.testing.power_cut import watch
 from demoreel.testing.stamp import read_stamp
+
+from .promises import (  # noqa: F401
+    test_a_commit_that_cannot_be_put_in_place_is_undone,
+    test_files_that_may_not_grow_lose_nothing,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe")
 LAYOUTS = ("lance-video", "lance-native")
@@ -133,6 +136,21 @@ def everything(root):
         for path in (top, *top.rglob("*"))
         if path.is_file()
     }
+
+
+@pytest.fixture
+def state():
+    return everything
+
+
+@pytest.fixture
+def whole():
+    return check_whole
+
+
+@pytest.fixture
+def limit():
+    return 1500
 
 
 def test_a_new_dataset_has_no_episodes(appender, layout):
@@ -487,32 +505,6 @@ def test_whatever_was_reported_is_there_after_a_kill(tmp_path, scratch, layout):
         data = {path.name for path in Path(table.uri, "data").iterdir() if path.is_file()}
         assert data == named
     assert len(videos.get_fragments()) == there + 1
-
-
-def test_files_that_may_not_grow_lose_nothing(appender, scratch, add):
-    add(appender, 2)
-    draft = make_draft(appender, 2, scratch)
-    before = everything(appender.root)
-    with files_may_not_grow(1500), pytest.raises(DiskFullError, match="free some space"):
-        appender.append(draft)
-    assert everything(appender.root) == before
-    assert appender.append(draft) == 2
-    assert check_whole(appender.root) == 3
-
-
-def test_a_commit_that_cannot_be_put_in_place_is_undone(appender, scratch, add):
-    add(appender, 2)
-    before = everything(appender.root)
-    draft = make_draft(appender, 2, scratch)
-    hindrance = appender.root / "meta/episodes/chunk-000/file-002.parquet"
-    hindrance.mkdir()
-    with pytest.raises(OSError, match="directory"):
-        appender.append(draft)
-    hindrance.rmdir()
-    assert everything(appender.root) == before
-    assert check_whole(appender.root) == 2
-    assert appender.append(draft) == 2
-    assert check_whole(appender.root) == 3
 
 
 @pytest.mark.soak

@@ -13,7 +13,6 @@ import traceback
 
 import numpy as np
 import pytest
-import torch
 from torch.utils.data import DataLoader, Subset
 
 import demoreel
@@ -22,6 +21,8 @@ from demoreel.read.dataset import Dataset
 from demoreel.storage.lance_places import RemotePlace, remote_place, said_of_store
 from demoreel.testing import make_dataset
 from demoreel.torch import LeRobotLanceDataset, LeRobotLanceVideoDataset
+
+from ..conftest import assert_same
 
 pytestmark = [
     pytest.mark.soak,
@@ -79,16 +80,6 @@ def homes(local, tmp_path):
 
 def class_of(layout):
     return LeRobotLanceDataset if layout == "lance-frames" else LeRobotLanceVideoDataset
-
-
-def assert_same(left, right):
-    assert set(left) == set(right)
-    for key, value in right.items():
-        if isinstance(value, torch.Tensor):
-            assert left[key].dtype == value.dtype, key
-            assert torch.equal(left[key], value), key
-        else:
-            assert left[key] == value, key
 
 
 # Items

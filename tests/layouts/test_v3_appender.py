@@ -42,12 +42,16 @@ from demoreel.testing.crash import (
     check_whole,
     columns_of,
     crash_info,
-    files_may_not_grow,
     length_of,
     make_draft,
 )
 from demoreel.testing.power_cut import watch
 from demoreel.testing.stamp import read_stamp
+
+from .promises import (  # noqa: F401
+    test_a_commit_that_cannot_be_put_in_place_is_undone,
+    test_files_that_may_not_grow_lose_nothing,
+)
 
 
 @pytest.fixture
@@ -82,6 +86,21 @@ def contents(root):
         for path in (top, *top.rglob("*"))
         if path.is_file()
     }
+
+
+@pytest.fixture
+def state():
+    return contents
+
+
+@pytest.fixture
+def whole():
+    return check_whole
+
+
+@pytest.fixture
+def limit():
+    return 2000
 
 
 def finish(appender):
@@ -597,33 +616,6 @@ def test_a_full_disk_loses_nothing(small_disk, scratch, add, leave):
         (small_disk / "filler").unlink()
         finish(appender)
         assert check_whole(root) == 3
-
-
-def test_files_that_may_not_grow_lose_nothing(appender, scratch, add):
-    """The same as a full disk, for users who may not mount one."""
-    add(appender, 2)
-    draft = make_draft(appender, 2, scratch)
-    before = contents(appender.root)
-    with files_may_not_grow(2000), pytest.raises(DiskFullError, match="free some space"):
-        appender.append(draft)
-    assert contents(appender.root) == before
-    assert appender.append(draft) == 2
-    assert check_whole(appender.root) == 3
-
-
-def test_a_commit_that_cannot_be_put_in_place_is_undone(appender, scratch, add):
-    add(appender, 2)
-    before = contents(appender.root)
-    draft = make_draft(appender, 2, scratch)
-    hindrance = appender.root / "meta/episodes/chunk-000/file-002.parquet"
-    hindrance.mkdir()
-    with pytest.raises(OSError, match="directory"):
-        appender.append(draft)
-    hindrance.rmdir()
-    assert contents(appender.root) == before
-    assert check_whole(appender.root) == 2
-    assert appender.append(draft) == 2
-    assert check_whole(appender.root) == 3
 
 
 def test_an_appender_does_not_go_on_after_an_interrupted_commit(appender, scratch, add):

@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader
 from demoreel.errors import ArgumentError, DatasetNotFoundError, OutOfRangeError
 from demoreel.torch import LeRobotDataset, LeRobotLanceDataset, LeRobotLanceVideoDataset
 
+from ..conftest import assert_same
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:decode_device='auto'"),
     pytest.mark.filterwarnings("ignore:lance is not fork-safe"),
@@ -31,16 +33,6 @@ LAYOUTS = [*VIDEO_LAYOUTS, "kitchen_lance_frames"]
 def opened(root, **options):
     kind = LeRobotLanceDataset if "frames" in root.name else LeRobotLanceVideoDataset
     return kind(root=root, **options)
-
-
-def assert_same(left, right):
-    assert set(left) == set(right)
-    for key, value in right.items():
-        if isinstance(value, torch.Tensor):
-            assert left[key].dtype == value.dtype, key
-            assert torch.equal(left[key], value), key
-        else:
-            assert left[key] == value, key
 
 
 # Items

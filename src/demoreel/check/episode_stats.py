@@ -117,12 +117,13 @@ def _read(look: Look, name: str, widths: dict[str, int]) -> dict[str, dict[str, 
         return {}
     found = {}
     for key, width in widths.items():
-        names = [f"stats/{key}/{kind}" for kind in _KINDS]
-        if present.issuperset(names):
-            rows = [_rows(table.column(n).combine_chunks(), width) for n in names]
-            if all(part is not None for part in rows):
-                found[key] = dict(zip(_KINDS, rows, strict=True))
-    return found  # type: ignore[return-value]
+        names = {kind: f"stats/{key}/{kind}" for kind in _KINDS}
+        if present.issuperset(names.values()):
+            rows = {k: _rows(table.column(n).combine_chunks(), width) for k, n in names.items()}
+            kinds = {kind: part for kind, part in rows.items() if part is not None}
+            if len(kinds) == len(_KINDS):
+                found[key] = kinds
+    return found
 
 
 def _rows(lists: pa.Array, width: int) -> np.ndarray | None:

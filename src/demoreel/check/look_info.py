@@ -205,8 +205,9 @@ def _wrong(found: Found, name: str, value: object, wanted: str) -> None:
 
 
 def _is_positive(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value < _LARGEST_NUMBER  # type: ignore[operator]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 < value < _LARGEST_NUMBER
 
 
 def _short(value: object) -> str:

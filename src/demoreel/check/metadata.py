@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -188,8 +190,8 @@ def _check_tasks(look: Look) -> None:
     if tasks is None:
         return
     for values, what in ((tasks.indices, "task_index"), (tasks.texts, "text")):
-        seen: set[object] = set()
-        twice = [value for value in values if value in seen or seen.add(value)]  # type: ignore
+        seen = Counter[object](values)
+        twice = [value for value, times in seen.items() for _ in range(times - 1)]
         if twice:
             look.found(
                 "task-twice",

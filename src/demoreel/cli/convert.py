@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -16,6 +16,7 @@ from demoreel.cli.output import Output, console, count, duration, size
 if TYPE_CHECKING:
     from demoreel.convert.progress import Progress
     from demoreel.convert.report import ConvertReport
+    from demoreel.media.picture_encode import Subsampling
 
 _STAGES = {
     "write": "writing",
@@ -133,7 +134,7 @@ def convert(
             link=link,
             image_codec=image_codec,
             jpeg_quality=jpeg_quality,
-            jpeg_subsampling=jpeg_subsampling,  # type: ignore[arg-type]  # the codec checks it
+            jpeg_subsampling=cast("Subsampling", jpeg_subsampling),  # checked by the codec
             exact=exact,
             picture_stats=picture_stats,
             skip_missing=skip_missing,

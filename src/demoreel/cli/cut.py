@@ -183,9 +183,10 @@ def _verb(make: Callable[..., Cuts]) -> Callable[..., Cuts]:
     hints = get_type_hints(make, globals(), include_extras=True, localns={"Cuts": Any})
     hints |= get_type_hints(_Work, include_extras=True)
     every = [p.replace(annotation=hints[p.name]) for p in (*free, *options)]
-    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in every}
-    app.command()(run)
+    verb: Any = run  # functions may carry a signature, though their type does not say so
+    verb.__signature__ = inspect.Signature(every)
+    verb.__annotations__ = {p.name: p.annotation for p in every}
+    app.command()(verb)
     return make
 
 

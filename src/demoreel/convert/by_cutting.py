@@ -12,7 +12,7 @@ from pathlib import Path
 from demoreel.convert.items import verify_items
 from demoreel.convert.metadata import carry_other_files
 from demoreel.convert.options import Options
-from demoreel.convert.plan import refuse_codec, refuse_overlap
+from demoreel.convert.plan import refuse_codec
 from demoreel.convert.progress import Meter
 from demoreel.convert.report import ConvertReport, Verified
 from demoreel.convert.source import identity, unchanged
@@ -29,6 +29,7 @@ from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.run.local import LocalEngine
 from demoreel.run.staging import staging_folder
+from demoreel.storage.atomic import refuse_overlap
 from demoreel.storage.replace import replacing
 
 _WORTH_PROCESSES = 4 << 30  # bytes; each process costs half a second to start

@@ -19,8 +19,10 @@ from demoreel.convert.source import SourceVideo, episode_numbers, identity, list
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
+from demoreel.layouts.lance_out import named_after
 from demoreel.media.picture_encode import PictureCodec
 from demoreel.model import Info
+from demoreel.storage.atomic import refuse_overlap
 
 _FORMAT = 1  # of what is written; a change makes half-written conversions begin anew
 _PART_BYTES = (64 << 20, 1 << 30)  # of video, smallest and largest
@@ -155,27 +157,6 @@ def _fingerprint(*what: object) -> str:
     return hashlib.sha256(json.dumps([_FORMAT, *what]).encode()).hexdigest()
 
 
-def refuse_overlap(source: Path, target: Path) -> None:
-    """Refuse to write into the source, or around it.
-
-    Raises:
-        ArgumentError: The target is the source, lies inside it, or holds it.
-    """
-    here, there = Path(os.path.realpath(source)), Path(os.path.realpath(target))
-    if here == there:
-        raise ArgumentError("Source and target are the same folder.", path=target)
-    if there.is_relative_to(here):
-        raise ArgumentError(
-            "The target lies inside the source, which a conversion never touches.",
-            hint="choose a folder elsewhere",
-            path=target,
-        )
-    if here.is_relative_to(there):
-        raise ArgumentError(
-            "The source lies inside the target.", hint="choose a folder elsewhere", path=target
-        )
-
-
 def _codec(reader: Reader, options: Options) -> PictureCodec | None:
     if options.to != "lance-frames":
         refuse_codec(options)
@@ -225,8 +206,7 @@ def _table_name(source: Path, to: To, wanted: str | None) -> str:
             raise ArgumentError(f"{to} has no table that could be named.", hint="leave it out")
         return ""
     if wanted is None:
-        cleaned = re.sub(r"[^\w.-]", "_", Path(os.path.realpath(source)).name).lstrip(".-_")
-        return cleaned.removesuffix("_videos") or "frames"
+        return named_after(Path(os.path.realpath(source)).name)
     if not _PLAIN_NAME.fullmatch(wanted) or wanted.endswith(("_videos", ".lance")):
         raise ArgumentError(
             f"A table cannot be named {wanted!r}.",

@@ -19,8 +19,7 @@ from demoreel.errors import ArgumentError, DiskFullError
 from demoreel.layouts.detect import open_reader
 from demoreel.media.picture_encode import CodecName, Subsampling
 from demoreel.storage.no_room import NO_ROOM
-from demoreel.storage.replace import finish_replacing, refuse_kept, replacing
-from demoreel.storage.writer_lock import WriterLock
+from demoreel.storage.replace import place_of_old, replacing_dataset
 
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -136,26 +135,13 @@ def _convert(source: Path, target: Path, options: Options) -> ConvertReport:
 
 def _in_place(source: Path, options: Options) -> ConvertReport:
     root = Path(os.path.abspath(source))
-    old = root.with_name(f"{root.name}_old")
-    if root.is_symlink() or os.path.ismount(root):
-        raise ArgumentError(
-            "A link, or where a disk is mounted, cannot be replaced in place.",
-            hint="name the folder itself, or give a target",
-            path=root,
-        )
-    finish_replacing(root)
-    refuse_kept(old)
+    old = place_of_old(root)
     open_reader(root)  # finishes what a dead recorder had begun, which the lock would keep out
     if options.dry_run:
         beside = root.with_name(f".{root.name}.replace") / "new"
         return replace(_convert(root, beside, options), target=root, kept=old)
-    lock = WriterLock(root)
-    try:
-        with replacing(root, keep=old) as new:
-            report = _convert(root, new, options)
-        lock.follow(old)
-    finally:
-        lock.release(remove=True)
+    with replacing_dataset(root, old) as new:
+        report = _convert(root, new, options)
     return replace(report, target=root, kept=old)
 
 

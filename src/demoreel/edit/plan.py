@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -339,21 +338,3 @@ def _fingerprint(
     what = [_PLANNER, cutlist.to_json(), info.to_json(), asdict(form), videos, listed, added]
     text = json.dumps(what, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def refuse_overlap(cutlist: CutList, target: Path) -> None:
-    """Refuse to write into a source, or around one.
-
-    Raises:
-        ArgumentError: The target is a source, lies inside one, or holds one.
-    """
-    there = Path(os.path.realpath(target))
-    for source in cutlist.sources:
-        here = Path(os.path.realpath(source.path))
-        if here == there or there.is_relative_to(here) or here.is_relative_to(there):
-            raise ArgumentError(
-                "The target is a source, lies inside one, or holds one; sources never change.",
-                hint="choose a folder elsewhere",
-                path=target,
-                source=source.path,
-            )

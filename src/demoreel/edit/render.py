@@ -18,7 +18,7 @@ from demoreel.edit.lance_result import (
     sync_tables,
 )
 from demoreel.edit.metadata import write_metadata
-from demoreel.edit.plan import Plan, make_plan, refuse_overlap
+from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.statistics.recompute import recompute
 from demoreel.edit.target_info import Form
 from demoreel.edit.tasks import fragments_of, lance_tables, parts_of, tasks_of
@@ -35,7 +35,7 @@ from demoreel.run.staging import (
     write_whole,
 )
 from demoreel.run.task import Engine, Task, share
-from demoreel.storage.atomic import sync_tree
+from demoreel.storage.atomic import refuse_overlap, sync_tree
 from demoreel.storage.json_files import read_json
 from demoreel.storage.local import let_go_of
 
@@ -121,7 +121,8 @@ def render(
         ConversionError: The result is not what the sources hold; it was not kept.
     """
     place = Path(target)
-    refuse_overlap(cutlist, place)
+    for source in cutlist.sources:
+        refuse_overlap(source.path, place)
     plan = plan or make_plan(cutlist, form=form)
     if not staging_folder(place, kind=_KIND, fingerprint=plan.fingerprint).exists():
         refuse_small_disk(place, plan.size // (1 if shard is None else shard.of))

@@ -34,11 +34,10 @@ from demoreel.repair.picture_stats import read_picture_stats
 from demoreel.repair.report import Repaired
 from demoreel.repair.tables import Tables, find_tables, rate_of_rows
 from demoreel.repair.videos import Place, cameras_on_disk, find_videos
-from demoreel.storage.atomic import refuse_existing, staged
+from demoreel.storage.atomic import refuse_existing, refuse_overlap, staged
 from demoreel.storage.local import let_go_of
 from demoreel.storage.no_room import says_no_room
-from demoreel.storage.replace import finish_replacing, refuse_kept, replacing
-from demoreel.storage.writer_lock import WriterLock
+from demoreel.storage.replace import place_of_old, replacing_dataset
 
 _HIDDEN = ".demoreel-repair-"
 _SAME_RATE = 0.01
@@ -111,16 +110,9 @@ def _repair(root: Path, place: Path | None, deep: bool, picture_stats: bool) -> 
 
 
 def _in_place(root: Path, deep: bool, picture_stats: bool) -> Repaired:
-    old = root.with_name(f"{root.name}_old")
-    finish_replacing(root)
-    refuse_kept(old)
-    lock = WriterLock(root)
-    try:
-        with replacing(root, keep=old) as new:
-            done = _repair(root, new, deep, picture_stats)
-        lock.follow(old)
-    finally:
-        lock.release(remove=True)
+    old = place_of_old(root)
+    with replacing_dataset(root, old) as new:
+        done = _repair(root, new, deep, picture_stats)
     return replace(done, source=old, target=root)
 
 
@@ -147,13 +139,7 @@ def _checked_target(
             return None
         raise ArgumentError("Where is the mended dataset to go?", hint="give a target folder")
     place = Path(os.path.abspath(target))
-    here, there = Path(os.path.realpath(root)), Path(os.path.realpath(place))
-    if here == there or there.is_relative_to(here) or here.is_relative_to(there):
-        raise ArgumentError(
-            "The target is the source, lies inside it, or holds it; the source never changes.",
-            hint="choose a folder elsewhere",
-            path=place,
-        )
+    refuse_overlap(root, place)
     refuse_existing(place)
     return place
 

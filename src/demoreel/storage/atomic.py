@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from demoreel.errors import TargetExistsError
+from demoreel.errors import ArgumentError, TargetExistsError
 
 
 @contextmanager
@@ -100,6 +100,24 @@ def refuse_existing(
             hint=hint,
             path=final,
         )
+
+
+def refuse_overlap(source: str | os.PathLike[str], target: Path) -> None:
+    """Refuse to write into a folder that is read from, or around it.
+
+    Raises:
+        ArgumentError: The target is the source, lies inside it, or holds it.
+    """
+    here, there = Path(os.path.realpath(source)), Path(os.path.realpath(target))
+    if here == there:
+        what = "Source and target are the same folder."
+    elif there.is_relative_to(here):
+        what = "The target lies inside the source, which never changes."
+    elif here.is_relative_to(there):
+        what = "The source lies inside the target."
+    else:
+        return
+    raise ArgumentError(what, hint="choose a folder elsewhere", path=target, source=source)
 
 
 def _rename_folder(staging: Path, final: Path) -> None:

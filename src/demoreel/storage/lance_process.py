@@ -14,18 +14,14 @@ themselves.
 from __future__ import annotations
 
 import os
-import pickle
-import signal
-import struct
-import subprocess
 import sys
 import threading
-from typing import IO, Any
+from typing import Any
 
+from demoreel.storage.helper_process import HelperProcess, answer_calls
 from demoreel.storage.lance_calls import CALLS, LanceFailure
 
 _PROGRAM = "from demoreel.storage.lance_process import serve; serve()"
-_LENGTH = struct.Struct("<Q")
 
 
 class _Here:
@@ -33,7 +29,7 @@ class _Here:
 
     def __init__(self) -> None:
         self.may_use_lance = True
-        self.helper: _Helper | None = None
+        self.helper: HelperProcess | None = None
         self.lock = threading.Lock()
 
     def after_fork(self) -> None:
@@ -63,66 +59,24 @@ def ask(call: str, *arguments: Any) -> Any:
         return CALLS[call](*arguments)
     with _here.lock:
         if _here.helper is None:
-            _here.helper = _Helper()
-        return _here.helper.ask(call, arguments)
+            _here.helper = HelperProcess(_PROGRAM)
+        return _ask_helper(_here.helper, call, arguments)
 
 
-class _Helper:
-    """A program that has Lance, and answers one call after the other."""
-
-    def __init__(self) -> None:
-        # With this process's own path: demoreel may lie where only its caller looks for it.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
-
-    def ask(self, call: str, arguments: tuple[Any, ...]) -> Any:
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            _send(process.stdin, (call, arguments))
-            answer = _receive(process.stdout)
-        except (OSError, EOFError) as error:
-            raise LanceFailure(
-                f"the process that reads Lance tables has ended ({error})"
-            ) from error
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
+def _ask_helper(helper: HelperProcess, call: str, arguments: tuple[Any, ...]) -> Any:
+    try:
+        return helper.ask(call, arguments)
+    except (OSError, EOFError) as error:
+        raise LanceFailure(f"the process that reads Lance tables has ended ({error})") from error
 
 
 def serve() -> None:
     """Answer calls until nobody can make any more; the helper's main function."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who use the helper
-    calls, answers = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # what others print must not get between the answers
-    while True:
-        try:
-            call, arguments = _receive(calls)
-        except EOFError:
-            return
-        try:
-            answer = CALLS[call](*arguments)
-        except Exception as error:
-            answer = error if isinstance(error, LanceFailure) else LanceFailure(repr(error))
-        _send(answers, answer)
+    answer_calls(_answer)
 
 
-def _send(pipe: IO[bytes], message: object) -> None:
-    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    pipe.write(_LENGTH.pack(len(data)))
-    pipe.write(data)
-    pipe.flush()
-
-
-def _receive(pipe: IO[bytes]) -> Any:
-    header = pipe.read(_LENGTH.size)
-    if len(header) < _LENGTH.size:
-        raise EOFError("the other side is gone")
-    data = pipe.read(_LENGTH.unpack(header)[0])
-    return pickle.loads(data)
+def _answer(call: str, arguments: tuple[Any, ...]) -> Any:
+    try:
+        return CALLS[call](*arguments)
+    except Exception as error:
+        return error if isinstance(error, LanceFailure) else LanceFailure(repr(error))

@@ -7,12 +7,12 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_every_cache: weakref.WeakSet[ByteCache] = weakref.WeakSet()  # type: ignore[type-arg]
+_every_cache: weakref.WeakSet[ByteCache[Any, Any]] = weakref.WeakSet()
 
 
 class ByteCache(Generic[K, V]):

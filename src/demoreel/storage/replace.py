@@ -24,9 +24,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from demoreel.errors import DatasetBusyError, TargetExistsError
+from demoreel.errors import ArgumentError, DatasetBusyError, TargetExistsError
 from demoreel.storage.atomic import refuse_existing, sync_path
 from demoreel.storage.hidden_folder import lock_folder
+from demoreel.storage.writer_lock import WriterLock
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -73,6 +74,48 @@ def replacing(root: Path, *, keep: Path | None) -> Iterator[Path]:
         if not begun or not (folder / "begun.json").exists():
             shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+def place_of_old(root: Path) -> Path:
+    """Return what a dataset will be called when another has its place: ``NAME_old``.
+
+    Finishes a replacement that was killed.
+
+    Raises:
+        ArgumentError: It is a link, or where a disk is mounted: neither can be replaced.
+        TargetExistsError: There is something at ``NAME_old``.
+        DatasetBusyError: Another process replaces the same dataset.
+    """
+    if root.is_symlink() or os.path.ismount(root):
+        raise ArgumentError(
+            "A link, or where a disk is mounted, cannot be replaced in place.",
+            hint="name the folder itself, or give a target",
+            path=root,
+        )
+    finish_replacing(root)
+    old = root.with_name(f"{root.name}_old")
+    refuse_kept(old)
+    return old
+
+
+@contextmanager
+def replacing_dataset(root: Path, old: Path) -> Iterator[Path]:
+    """Yield a path for another dataset, which then takes a dataset's place; nobody may record.
+
+    Args:
+        root: The dataset's folder.
+        old: What it is to be called then: ``place_of_old``.
+
+    Raises:
+        DatasetBusyError: A recording is open on the dataset, or someone else replaces it.
+    """
+    lock = WriterLock(root)
+    try:
+        with replacing(root, keep=old) as new:
+            yield new
+        lock.follow(old)
+    finally:
+        lock.release(remove=True)
 
 
 def finish_replacing(root: Path) -> None:

@@ -16,12 +16,16 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
+
+# torch gives these functions no types.
+_reduce_plain = cast(Callable[[torch.Tensor], tuple[Any, ...]], reduce_tensor)
 
 _HEADER = mmap.PAGESIZE
 _MOST_BLOCKS = 12
@@ -99,7 +103,7 @@ def _reduce(tensor: Travelling) -> tuple[Any, ...]:
     block = tensor.block
     plain = tensor.as_subclass(torch.Tensor)
     if block is None or not plain.is_contiguous():
-        return reduce_tensor(plain)  # type: ignore[no-any-return, no-untyped-call]
+        return _reduce_plain(plain)
     block.sent[0] = 1
     identity = os.fstat(block.handle).st_ino
     place = (os.getpid(), block.handle, identity, block.size)

@@ -12,15 +12,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import pickle
-import signal
-import struct
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -29,10 +24,10 @@ import pyarrow.parquet as pq
 from demoreel.errors import DemoreelError
 from demoreel.layouts.histograms import HistogramWriter
 from demoreel.media.remux import join
+from demoreel.storage.helper_process import HelperProcess, answer_calls
 from demoreel.storage.no_room import says_no_room
 
 _PROGRAM = "from demoreel.layouts.v3.copying import serve; serve()"
-_LENGTH = struct.Struct("<Q")
 _NICENESS = 19
 _ROWS_AT_ONCE = 512
 
@@ -123,7 +118,7 @@ class CopyingProcess:
     """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: HelperProcess | None = None
 
     def __call__(self, function: Function, *arguments: Any) -> Any:
         """Have a function of this module called there.
@@ -131,54 +126,27 @@ class CopyingProcess:
         Raises:
             OSError: The process has ended; the next call starts another.
         """
-        process = self._process = self._process or _start()
-        assert process.stdin is not None
-        assert process.stdout is not None
+        if self._process is None:  # Ctrl-C in a terminal is for the recording process
+            self._process = HelperProcess(_PROGRAM, detached=True)
         try:
-            _send(process.stdin, (function.__name__, arguments))
-            answer = _receive(process.stdout)
-        except (OSError, EOFError) as error:
+            return self._process.ask(function.__name__, arguments)
+        except (BrokenPipeError, EOFError) as error:
             self.close()
             raise OSError(f"the process that merges files has ended ({error})") from error
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.communicate()
-
-
-def _start() -> subprocess.Popen[bytes]:
-    # With this process's own path: demoreel may lie where only its caller looks for it.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,  # Ctrl-C in a terminal is for the recording process
-    )
 
 
 def serve() -> None:
     """Answer calls until nobody can make any more; the helper's main function."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     pa.set_cpu_count(1)
-    calls, answers = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # what others print must not get between the answers
-    while True:
-        try:
-            name, arguments = _receive(calls)
-            answer = _answer(name, arguments)
-            _send(answers, answer)
-        except (EOFError, BrokenPipeError):
-            return
+    answer_calls(_answer)
 
 
 def _answer(name: str, arguments: tuple[Any, ...]) -> Any:
@@ -188,20 +156,6 @@ def _answer(name: str, arguments: tuple[Any, ...]) -> Any:
         if says_no_room(error):  # which its causes say, and they do not travel
             return OSError(errno.ENOSPC, str(error))
         return error if isinstance(error, DemoreelError) else OSError(repr(error))
-
-
-def _send(pipe: IO[bytes], message: object) -> None:
-    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    pipe.write(_LENGTH.pack(len(data)))
-    pipe.write(data)
-    pipe.flush()
-
-
-def _receive(pipe: IO[bytes]) -> Any:
-    header = pipe.read(_LENGTH.size)
-    if len(header) < _LENGTH.size:
-        raise EOFError("the other side is gone")
-    return pickle.loads(pipe.read(_LENGTH.unpack(header)[0]))
 
 
 class _Tables:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from demoreel.testing.factory import make_dataset
 from demoreel.testing.moving import make_moving
+
+if TYPE_CHECKING:
+    from demoreel.convert.options import To
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 LENGTHS = (12, 9, 15)
@@ -41,14 +44,13 @@ def _images(path: Path) -> Path:
     return make_dataset(path, cameras=0, image_cameras={FRONT: _SIZE}, **_COMMON)
 
 
-def _lance(to: str, source: Callable[[Path], Path]) -> Callable[[Path], Path]:
+def _lance(to: To, source: Callable[[Path], Path]) -> Callable[[Path], Path]:
     def make(path: Path) -> Path:
         from demoreel.convert.run import convert
 
         aside = path.with_name(f"{path.name}.source")
         source(aside)
-        named = {} if to == "lance-native" else {"table_name": "arm"}
-        convert(aside, path, to=to, **named)  # type: ignore[arg-type]
+        convert(aside, path, to=to, table_name=None if to == "lance-native" else "arm")
         shutil.rmtree(aside)
         return path
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from demoreel.testing.factory import make_dataset
+
+if TYPE_CHECKING:
+    from demoreel.convert.options import To
 
 LENGTHS = (5, 3, 6)
 """Frames of the episodes."""
@@ -35,12 +38,12 @@ def _images(path: Path) -> Path:
     return make_dataset(path, cameras=0, image_cameras={_CAMERA: _SIZE}, **_COMMON)
 
 
-def _lance(to: str, source: Callable[[Path], Path]) -> Callable[[Path], Path]:
+def _lance(to: To, source: Callable[[Path], Path]) -> Callable[[Path], Path]:
     def make(path: Path) -> Path:
         from demoreel.convert.run import convert
 
         aside = path.with_name(f"{path.name}.source")
-        convert(source(aside), path, to=to)  # type: ignore[arg-type]
+        convert(source(aside), path, to=to)
         shutil.rmtree(aside)
         return path
 
