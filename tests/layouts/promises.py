@@ -1,8 +1,8 @@
 """What every appender promises, whatever it appends to; the modules that test one import these.
 
 They bring ``appender``, ``scratch``, ``add``, ``state`` (a function that tells what a folder
-holds), ``whole`` (one that looks at a dataset and counts its episodes) and ``limit``: bytes that are
-too few for a file of a commit.
+holds), ``whole`` (one that looks at a dataset and counts its episodes) and ``limit``: bytes that
+are too few for a file of a commit.
 """
 
 from __future__ import annotations
