@@ -5,11 +5,20 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from demoreel.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from demoreel.testing.fault_proxy import FaultProxy
+    from demoreel.testing.s3_server import S3Server
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("demoreel", deadline=None)
@@ -44,6 +53,98 @@ def copy_of(fixtures: Path, tmp_path: Path):
     return copy
 
 
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """An S3 server that runs as long as the tests."""
+    from demoreel.testing.s3_server import S3Server
+
+    try:
+        server = S3Server(tmp_path_factory.mktemp("s3"))
+    except MissingExtraError as error:
+        if sys.platform == "linux":
+            raise
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def proxy_of_all_tests(s3: S3Server) -> Iterator[FaultProxy]:
+    """A proxy before the S3 server; tests use ``proxy``."""
+    from demoreel.testing.fault_proxy import FaultProxy
+
+    with FaultProxy(s3.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(
+    s3: S3Server,
+    proxy_of_all_tests: FaultProxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> FaultProxy:
+    """A proxy to which this process's environment leads; nothing was read through it yet."""
+    from demoreel.storage.far import cache, transfer
+    from demoreel.storage.lru import ByteCache
+
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy_of_all_tests.endpoint)
+    monkeypatch.setenv("DEMOREEL_CACHE", str(tmp_path / "demoreel cache"))
+    monkeypatch.setattr(transfer, "_FIRST_PAUSE_S", 0.005)
+    monkeypatch.setattr(transfer, "_LONGEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(cache, "_memory", ByteCache(cache._MEMORY_BYTES))
+    proxy_of_all_tests.clear()
+    proxy_of_all_tests.reset()
+    return proxy_of_all_tests
+
+
+FAR_LENGTHS = [12, 9, 15, 20]
+LAYOUTS = ("v2.0", "v2.1", "v3.0", "lance-video", "lance-frames", "lance-native")
+
+
+@pytest.fixture(scope="session")
+def local_datasets(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function that returns a folder with a small dataset of a layout."""
+    import demoreel
+    from demoreel.testing import make_dataset
+
+    folder = tmp_path_factory.mktemp("datasets")
+
+    def of(layout: str) -> Path:
+        target = folder / layout
+        if not target.exists() and layout.startswith("lance"):
+            demoreel.convert(of("v3.0"), target, to=layout)
+        elif not target.exists():
+            make_dataset(
+                target,
+                layout=layout,
+                episodes=FAR_LENGTHS,
+                cameras=2,
+                gop=5,
+                features={"note": {"dtype": "string", "shape": [1]}},
+                tasks=("pick it", "放下"),
+                data_files_size_in_mb=0.01,
+                video_files_size_in_mb=0.01,
+            )
+        return target
+
+    return of
+
+
+@pytest.fixture
+def uploaded(
+    s3: S3Server, proxy: FaultProxy, local_datasets: Callable[[str], Path]
+) -> Callable[[str], str]:
+    """A function that puts a small dataset of a layout into the bucket, and returns its URI."""
+
+    def put(layout: str) -> str:
+        return s3.upload(local_datasets(layout), f"{uuid.uuid4().hex[:8]}/{layout}")
+
+    return put
+
+
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """A function that mounts a disk of a size (``"2m"``) in memory and returns its folder."""
@@ -74,3 +175,16 @@ def assert_same(left, right):
             assert torch.equal(left[key], value), key
         else:
             assert left[key] == value, key
+
+
+def assert_same_batch(left, right):
+    """Assert that two batches of arrays are the same, bit for bit."""
+    import numpy as np
+
+    assert list(left) == list(right)
+    for key, column in right.items():
+        if isinstance(column, np.ndarray):
+            assert left[key].dtype == column.dtype, key
+            np.testing.assert_array_equal(left[key], column, err_msg=key)
+        else:
+            assert left[key] == column, key

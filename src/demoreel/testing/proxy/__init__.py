@@ -1,0 +1,1 @@
+"""What a fault proxy's process runs: faults, the framing of HTTP, connections passed on."""
