@@ -1,0 +1,349 @@
+"""``StreamingLeRobotDataset``: the items of ``LeRobotDataset`` one by one, in an exact order."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from demoreel.errors import ArgumentError, DemoreelWarning
+from demoreel.hub.needed import INFO
+from demoreel.read.order import FrameOrder, Share
+from demoreel.storage.far.uris import is_far
+from demoreel.torch.dataset import LeRobotDataset, Transform
+from demoreel.torch.home import recorded_root
+from demoreel.torch.stream_facts import StreamFacts
+from demoreel.torch.stream_loader import StreamLoader
+from demoreel.torch.stream_pass import Pass, Progress
+from demoreel.torch.stream_position import (
+    Position,
+    SharedPosition,
+    checked_seed,
+    rank_and_world_size,
+)
+
+_AT_ONCE = 32  # samples that are read together where no batch size is known
+
+
+class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict[str, Any]]):
+    """An iterable over a dataset in place: every item once per epoch, in an order that is exact.
+
+    The items are those of ``LeRobotDataset``, read by it. The shuffle is global: a permutation of
+    all frames that is computed, not stored. Which frame comes when follows from the seed, the
+    epoch, the step, the rank and the number of ranks, and from nothing else; not from workers.
+
+    A pass that comes to its end moves the dataset on to the next epoch. A pass that was broken off
+    does not: the next one begins where it began. In the workers of a plain ``DataLoader`` nothing
+    can come back to this object, so call ``set_epoch`` before each pass, as for torch's
+    ``DistributedSampler``; ``loader()`` needs no such care.
+
+    Memory: a batch, and the next one's bytes; nothing grows with the number of frames.
+
+    Args:
+        repo_id: ``me/my_task``: the dataset in ``HF_LEROBOT_HOME``, else on the Hub; or, alone, a
+            dataset's folder or URI.
+        root: The dataset's folder or URI.
+        episodes: Read only these.
+        image_transforms: Applied to each picture (or window of pictures), depth excepted.
+        delta_timestamps: Windows in seconds, by feature; multiples of 1/fps within ``tolerance_s``.
+        tolerance_s: See ``delta_timestamps``.
+        revision: A snapshot's revision.
+        force_cache_sync: As in ``LeRobotDataset``.
+        streaming: Read a dataset of the Hub where it lies, and download its metadata only. If
+            False, its files are fetched first, as ``LeRobotDataset`` does.
+        buffer_size: Accepted for compatibility: a global shuffle needs no buffer.
+        max_num_shards: Accepted for compatibility: nothing is divided into shards.
+        seed: Of the order.
+        rng: Draws the seed, if given.
+        shuffle: Whether frames come in random order, or from the first to the last.
+        return_uint8: Give video pictures as uint8.
+        depth_output_unit: Unit of depth pictures.
+        batch_size: Give batches of this many, collated; use ``DataLoader(batch_size=None)``. If
+            None, single samples.
+        drop_last: Leave out a last batch that is shorter.
+        even: Give every rank equally many samples: up to ``world_size - 1`` samples at the end of
+            an epoch are left out, others in every epoch. If False, some ranks get one more.
+        rank: Whose part to read; by default that of ``torch.distributed``, or of ``torchrun``.
+        world_size: How many ranks there are.
+        episode_filter: Keep the episodes whose metadata row satisfies this.
+        cameras: Decode only these; the others are left out of the items.
+        image_size: (height, width) to scale pictures to.
+        decode_threads: By default every core in a main process and one in a DataLoader worker.
+        storage_options: Of a dataset that lies far away; see ``demoreel.open``.
+        cache_dir: Likewise.
+        cache_size: Likewise.
+        token: For the Hub.
+
+    Raises:
+        DatasetNotFoundError: There is no such dataset.
+        ArgumentError: An argument that cannot be.
+    """
+
+    def __init__(
+        self,
+        repo_id: str | os.PathLike[str],
+        root: str | os.PathLike[str] | None = None,
+        episodes: Sequence[int] | None = None,
+        image_transforms: Transform | None = None,
+        delta_timestamps: dict[str, list[float]] | None = None,
+        tolerance_s: float = 1e-4,
+        revision: str | None = None,
+        force_cache_sync: bool = False,
+        streaming: bool = True,
+        buffer_size: int = 1000,
+        max_num_shards: int = 16,
+        seed: int = 42,
+        rng: np.random.Generator | None = None,
+        shuffle: bool = True,
+        return_uint8: bool = False,
+        depth_output_unit: Literal["mm", "m"] = "mm",
+        *,
+        batch_size: int | None = None,
+        drop_last: bool = False,
+        even: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
+        episode_filter: Callable[[dict[str, Any]], bool] | None = None,
+        cameras: Sequence[str] | None = None,
+        image_size: tuple[int, int] | None = None,
+        decode_threads: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = None,
+        token: str | bool | None = None,
+    ) -> None:
+        self.batch_size = _checked_batch_size(batch_size)
+        self.rank, self.world_size = rank_and_world_size(rank, world_size)
+        seed = checked_seed(seed if rng is None else int(rng.integers(2**63)))
+        self.shuffle = bool(shuffle)
+        self.drop_last = bool(drop_last)
+        self.even = bool(even)
+        name, place = _name_and_place(os.fspath(repo_id), root)
+        self.dataset = LeRobotDataset(
+            name,
+            place,
+            episodes,
+            image_transforms,
+            delta_timestamps,
+            tolerance_s,
+            revision,
+            force_cache_sync,
+            return_uint8=return_uint8,
+            depth_output_unit=depth_output_unit,
+            episode_filter=episode_filter,
+            cameras=cameras,
+            image_size=image_size,
+            decode_threads=decode_threads,
+            token=token,
+            stream=streaming and _is_elsewhere(name, place),
+            storage_options=storage_options,
+            cache_dir=cache_dir,
+            cache_size=cache_size,
+        )
+        self._position = SharedPosition(Position(seed, epoch=0))
+        self._progress: Progress | None = None
+        self._worker_state: Mapping[str, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_progress": None}
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order."""
+        return self._position.get().seed
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next pass reads."""
+        return self._position.get().epoch
+
+    def __len__(self) -> int:
+        """Batches (or samples) that this rank gets in a whole epoch."""
+        share = self._share(consumed=0)
+        return share.steps if self.batch_size else share.samples
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Begin a pass where the dataset stands: an epoch's begin, or where a state was saved.
+
+        In a ``DataLoader`` worker, gives that worker's part: every W-th batch, or every W-th sample
+        if there is no ``batch_size``.
+
+        Raises:
+            VideoError, TableError, ...: A frame cannot be read. The pass does not end by that: the
+                next ``next`` tries the same frames again.
+        """
+        worker = torch.utils.data.get_worker_info()
+        begin = self._position.get()
+        progress = self._progress = Progress(begin, self._share(begin.consumed))
+        finish = partial(self.end_pass, begin)
+        if worker is not None:
+            progress.share = replace(progress.share, worker=worker.id, workers=worker.num_workers)
+            progress.delivered = self._delivered_before(worker.num_workers)
+            finish = partial(self._position.note_the_end, begin.epoch)
+            if worker.id == 0 and self.shuffle and self._position.has_ended(begin.epoch):
+                _warn_of_repetition(begin.epoch)
+        order = FrameOrder(self.num_frames, begin.seed, begin.epoch, self.shuffle)
+        return Pass(self.dataset, order, progress, finish)
+
+    def loader(
+        self,
+        *,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        pin_memory: bool = False,
+        multiprocessing_context: str | None = None,
+        **options: Any,
+    ) -> StreamLoader:
+        """Return batches (or samples) from workers, with ``state_dict`` and ``load_state_dict``.
+
+        Epochs advance by themselves, and workers live through all of them.
+
+        Args:
+            num_workers: Processes that read; 0 reads in this one.
+            prefetch_factor: Batches that each worker reads ahead; torch's default is 2.
+            pin_memory: Hand out batches in pinned memory.
+            multiprocessing_context: How workers are started: ``"fork"``, ``"spawn"``, ...
+            **options: More of torch's ``DataLoader``: ``timeout``, ``worker_init_fn``, ...
+        """
+        given = {**options, "pin_memory": pin_memory}
+        if num_workers:
+            given["prefetch_factor"] = prefetch_factor
+            given["multiprocessing_context"] = multiprocessing_context
+        return StreamLoader(self, num_workers, given)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass begin with this epoch; also in workers that are already running.
+
+        If the dataset is in that epoch, nothing happens: a state that was loaded stays.
+
+        Raises:
+            ArgumentError: There is no such epoch.
+        """
+        if not hasattr(epoch, "__index__") or epoch < 0:
+            raise ArgumentError(f"epoch must be a whole number from 0, not {epoch!r}.")
+        at = self._position.get()
+        if int(epoch) != at.epoch:
+            self.go_to(Position(at.seed, int(epoch)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this stream stands: plain numbers, to be saved with a checkpoint.
+
+        What counts is what was handed out here, by this dataset or its ``loader()``, times the
+        number of ranks: save when all ranks have taken equally many steps, and any rank's state
+        serves for all.
+        """
+        progress = self._progress
+        at = self._position.get() if progress is None else progress.position
+        state = {**at.to_state(), "frames": self.num_frames, "shuffle": self.shuffle}
+        worker = torch.utils.data.get_worker_info()
+        if worker is None or progress is None:
+            return state
+        # torchdata's StatefulDataLoader asks every worker, and gives each its own state back.
+        part = {"workers": worker.num_workers, "delivered": progress.delivered}
+        return {**state, **progress.begin.to_state(), "worker": part}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass go on where a state was saved, with any number of workers and ranks.
+
+        The seed becomes that of the state.
+
+        Raises:
+            ArgumentError: The state is of another dataset, or other episodes.
+        """
+        position = Position.from_state(state, self.num_frames)
+        ours = {"frames": self.num_frames, "shuffle": self.shuffle}
+        for name, value in ours.items():
+            if state.get(name) != value:
+                raise ArgumentError(
+                    f"The state was saved with {name}={state.get(name)!r}; here it is {value!r}.",
+                    hint="open the same dataset and episodes, or begin anew",
+                    dataset=self.root,
+                )
+        self.go_to(position)
+        self._worker_state = state.get("worker")
+
+    def start_pass(self) -> Progress:
+        """Begin a pass whose batches workers read and ``loader()`` counts."""
+        self._position.is_counted()
+        begin = self._position.get()
+        self._progress = Progress(begin, self._share(begin.consumed))
+        return self._progress
+
+    def end_pass(self, begin: Position) -> None:
+        """Go on to the next epoch, if the dataset was not sent elsewhere meanwhile."""
+        if self._position.get() == begin:
+            self.go_to(Position(begin.seed, begin.epoch + 1))
+
+    def go_to(self, position: Position) -> None:
+        """Let the next pass begin there, also in workers that are running."""
+        self._position.set(position)
+        self._progress = None
+        self._worker_state = None
+
+    def _share(self, consumed: int) -> Share:
+        return Share(
+            self.num_frames,
+            consumed=consumed,
+            rank=self.rank,
+            world_size=self.world_size,
+            size=self.batch_size or _AT_ONCE,
+            whole_batches=self.batch_size is not None,
+            even=self.even,
+            drop_last=self.drop_last,
+        )
+
+    def _delivered_before(self, workers: int) -> int:
+        """Return what this worker had handed out when its own state was saved."""
+        state, self._worker_state = self._worker_state, None
+        if state is None:
+            return 0
+        if state["workers"] != workers:
+            raise ArgumentError(
+                f"The state is of one of {state['workers']} workers, and here are {workers}.",
+                hint="use as many, or loader(), whose state goes with any number",
+            )
+        return int(state["delivered"])
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(repo_id={self.repo_id!r}, num_frames={self.num_frames}, "
+            f"epoch={self.epoch}, seed={self.seed}, rank={self.rank} of {self.world_size})"
+        )
+
+
+def _warn_of_repetition(epoch: int) -> None:
+    warnings.warn(
+        f"Epoch {epoch} is read again, in the same order: call set_epoch() before each pass of a "
+        "DataLoader with workers, or use loader().",
+        DemoreelWarning,
+        stacklevel=3,
+    )
+
+
+def _checked_batch_size(size: int | None) -> int | None:
+    if size is not None and (not hasattr(size, "__index__") or size < 1):
+        raise ArgumentError(f"batch_size must be a whole number from 1, not {size!r}.")
+    return None if size is None else int(size)
+
+
+def _name_and_place(
+    given: str, root: str | os.PathLike[str] | None
+) -> tuple[str, str | os.PathLike[str] | None]:
+    """Return the ``repo_id`` and ``root`` of what was named: the first argument may be either."""
+    if root is None and not is_far(given) and Path(given).is_dir():
+        return Path(given).resolve().name, given
+    return given, root
+
+
+def _is_elsewhere(repo_id: str, root: str | os.PathLike[str] | None) -> bool:
+    """Whether nothing but the Hub can have it whole; a cache may hold some of its episodes."""
+    if root is not None or is_far(repo_id):
+        return False
+    return not (recorded_root(repo_id) / INFO).is_file()
