@@ -1,0 +1,1 @@
+"""Datasets and the Hugging Face Hub: fetching them, and putting them there."""

@@ -1,0 +1,224 @@
+"""A dataset's card, ``README.md``: a few YAML keys and one marked block are ours, the rest stays.
+
+The block lies between ``<!-- demoreel:begin -->`` and ``<!-- demoreel:end -->``. It is made anew
+with every push; whatever stands before and after it belongs to whoever wrote it. Of the YAML
+header, only keys that lack something are written anew, each by itself, so that comments and the
+order of the others stay.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from demoreel.errors import ArgumentError
+
+BEGIN = "<!-- demoreel:begin -->"
+END = "<!-- demoreel:end -->"
+DEFAULT_LICENSE = "apache-2.0"
+
+_BLOCK = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+_STRAY = re.compile(f"^(?:{re.escape(BEGIN)}|{re.escape(END)})[ \t]*\n?", re.MULTILINE)
+_HEADER = re.compile(
+    r"\A\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
+)
+_BACKTICKS = re.compile("`{3,}")
+_CONFIGS = [{"config_name": "default", "data_files": "data/*/*.parquet"}]
+_TEXTS = {"url": "Homepage", "paper": "Paper", "citation": "Citation"}
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What a card says of a dataset.
+
+    Attributes:
+        title: The heading of a card that is written for the first time.
+        layout: E.g. ``v3.0`` or ``lance-video``.
+        info: What ``meta/info.json`` holds.
+        episodes: Episodes.
+        frames: Frames.
+        seconds: How long they last.
+        license: The licence; None keeps what the card says, or is the one that LeRobot gives.
+        tags: Tags beside ``LeRobot``.
+        picture: Where the picture of first frames lies in the repository, if there is one.
+        cameras: The cameras in it, a row each.
+        texts: More to say: ``url``, ``paper`` and ``citation`` in the block, others as YAML keys.
+    """
+
+    title: str
+    layout: str
+    info: Mapping[str, Any]
+    episodes: int
+    frames: int
+    seconds: float
+    license: str | None = None
+    tags: Sequence[str] = ()
+    picture: str | None = None
+    cameras: Sequence[str] = ()
+    texts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def merged_card(existing: str | None, facts: CardFacts) -> str:
+    """Return the card with our part brought up to date.
+
+    Args:
+        existing: The card that is there; None if there is none.
+        facts: What to say.
+
+    Raises:
+        ArgumentError: The YAML header of the card cannot be read.
+    """
+    text = existing if existing is not None else ""
+    found = _HEADER.match(text)
+    header = found[1] if found else ""
+    body = text[found.end() :] if found else text.removeprefix("\ufeff")
+    if not body.strip():
+        body = f"# {facts.title}\n"
+    return f"---\n{_merged_header(header, facts)}---\n{_merged_body(body, facts)}"
+
+
+def without_block(card: str) -> str:
+    """Return what of a card is not ours to write: all but the block, spaces at the ends aside."""
+    return _BLOCK.sub("", card).strip()
+
+
+def _merged_body(body: str, facts: CardFacts) -> str:
+    block = f"{BEGIN}\n{_block(facts)}\n{END}"
+    if _BLOCK.search(body):
+        first, *rest = _BLOCK.split(body, maxsplit=1)
+        return f"{first}{block}{_BLOCK.sub('', rest[0])}"
+    kept = _STRAY.sub("", body).rstrip()
+    if not kept.startswith("\n"):
+        kept = f"\n{kept}"
+    return f"{kept}\n\n{block}\n"
+
+
+def _block(facts: CardFacts) -> str:
+    parts = [
+        "This dataset is in the [LeRobot](https://github.com/huggingface/lerobot) format "
+        f"({facts.layout}): {_count(facts.episodes, 'episode')}, {_count(facts.frames, 'frame')}, "
+        f"{_duration(facts.seconds)}."
+    ]
+    if facts.picture is not None:
+        names = ", ".join(f"`{_inline(name)}`" for name in facts.cameras)
+        parts.append(f"![First frames]({facts.picture})")
+        parts.append(f"First frames of episodes; from top to bottom: {names}.")
+    for key, name in _TEXTS.items():
+        if facts.texts.get(key):
+            parts.append(_said(name, str(facts.texts[key])))
+    parts.append("[meta/info.json](meta/info.json):")
+    parts.append(_fenced(json.dumps(facts.info, indent=4, ensure_ascii=False), "json"))
+    return "\n\n".join(parts)
+
+
+def _said(name: str, text: str) -> str:
+    if name == "Citation":
+        return f"{name}:\n\n{_fenced(text, 'bibtex')}"
+    return f"{name}: {_inline(text)}"
+
+
+def _fenced(text: str, language: str) -> str:
+    # Names in a dataset are a stranger's: none may end the fence, or our block.
+    text = text.replace("<!--", "\\u003c!--")
+    longest = max((len(ticks) for ticks in _BACKTICKS.findall(text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _inline(text: str) -> str:
+    return " ".join(text.replace("`", "'").replace("<!--", "").split())
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.1f} seconds"
+    return f"{seconds / 60:.1f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+def _merged_header(header: str, facts: CardFacts) -> str:
+    import yaml  # type: ignore[import-untyped]
+
+    header = header.replace("\r\n", "\n")
+    there = _parsed(header)
+    wanted = _wanted(there, facts)
+    for key in [*there, *(key for key in wanted if key not in there)]:
+        if key not in wanted:
+            header = _replaced(header, key, "")
+        elif key not in there or there[key] != wanted[key]:
+            header = _replaced(header, key, _dumped({key: wanted[key]}))
+    try:
+        if _parsed(header) == wanted:
+            return header
+    except ArgumentError:
+        pass
+    # A header of an unusual form, such as one line in braces: written anew as a whole.
+    return str(yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True))
+
+
+def _dumped(value: Mapping[str, Any]) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+
+
+def _parsed(header: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        found = yaml.safe_load(header)
+    except (yaml.YAMLError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise ArgumentError(
+            f"The YAML at the head of README.md cannot be read ({said}).",
+            hint="mend the lines between the two '---'",
+        ) from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ArgumentError(
+            "The YAML at the head of README.md holds no keys.",
+            hint="mend the lines between the two '---'",
+        )
+    return found
+
+
+def _replaced(header: str, key: str, line: str) -> str:
+    """Return a header with the lines of one top-level key replaced."""
+    lines = header.splitlines(keepends=True)
+    start = re.compile(rf"""(?:{re.escape(str(key))}|(["']){re.escape(str(key))}\1)\s*:""")
+    for first, text in enumerate(lines):
+        if start.match(text):
+            stop = first + 1
+            while stop < len(lines) and re.match(r"[ \t]+\S|- |-$|[ \t]*$", lines[stop]):
+                stop += 1
+            return "".join([*lines[:first], line, *lines[stop:]])
+    if lines and not lines[-1].endswith("\n"):
+        lines.append("\n")
+    return "".join([*lines, line])
+
+
+def _wanted(there: Mapping[str, Any], facts: CardFacts) -> dict[str, Any]:
+    wanted = dict(there)
+    extra = {key: value for key, value in facts.texts.items() if key not in _TEXTS}
+    wanted.update({key: value for key, value in extra.items() if value is not None})
+    license = facts.license or there.get("license") or DEFAULT_LICENSE
+    wanted["license"] = license
+    wanted["tags"] = _with(there.get("tags"), ["LeRobot", *facts.tags])
+    wanted["task_categories"] = _with(there.get("task_categories"), ["robotics"])
+    if facts.layout.startswith("v"):
+        wanted["configs"] = there.get("configs") or _CONFIGS
+    elif wanted.get("configs") == _CONFIGS:
+        del wanted["configs"]  # there are no such files any more
+    return wanted
+
+
+def _with(there: object, needed: Sequence[str]) -> list[Any]:
+    listed = list(there) if isinstance(there, (list, tuple)) else [there] if there else []
+    return [*listed, *(value for value in dict.fromkeys(needed) if value not in listed)]

@@ -1,0 +1,81 @@
+"""``demoreel push``, as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from demoreel.testing.hub_server import HubServer
+
+REPO = "me/my_task"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    with HubServer(tmp_path / "hub") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        yield server
+
+
+@pytest.fixture
+def folder(one_camera, tmp_path):
+    return shutil.copytree(one_camera, tmp_path / "ds")
+
+
+def test_a_plan_then_a_push(run, hub, folder):
+    planned = run("push", folder, REPO, "--dry-run")
+    assert planned.returncode == 0
+    lines = planned.stdout.splitlines()
+    assert [line for line in lines if line.startswith("send ") and "meta/info.json" in line]
+    assert lines[-1].split() == ["tag", "v2.1"]
+    assert "would make" in planned.stderr
+    assert "would send" in planned.stderr
+    assert not hub.exists(REPO)
+
+    done = run("push", folder, REPO, "--private", "--tag", "a", "--tag", "b", "--license", "mit")
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert f"made {hub.endpoint}/datasets/{REPO}" in done.stderr
+    assert "v2.1" in done.stderr
+    card = hub.read(REPO, "README.md").decode()
+    assert "- a\n- b\n" in card
+    assert "license: mit" in card
+
+    hub.commit(REPO, {"meta/old.txt": b"x"})
+    (folder / "meta" / "more.txt").write_text("x")
+    pushed = run("push", folder, REPO, "--json", "-m", "More")
+    report = json.loads(pushed.stdout)
+    assert set(report["sent"]) == {"meta/more.txt"}
+    assert report["deleted"] == ["meta/old.txt"]
+    assert pushed.stderr == ""
+    assert hub.commits(REPO)[0].title == "More"
+
+    again = run("push", folder, REPO, "--quiet")
+    assert (again.stdout, again.stderr) == ("", "")
+
+
+def test_refusals(run, hub, folder, dataset):
+    wrong = run("push", folder, "no name")
+    assert wrong.returncode == 2
+    assert "name of a repository" in wrong.stderr
+    hub.seed(REPO, folder)
+    newer = run("push", dataset, REPO)
+    assert newer.returncode == 1
+    assert "another dataset" in newer.stderr
+    assert "lost: episode 0, episode 1" in newer.stderr
+    assert "force" in newer.stderr
+    refused = run("push", dataset, REPO, "--force", "--debug", HF_TOKEN="hf_nobody")
+    assert refused.returncode == 1
+    assert "does not accept" in refused.stderr
+    assert "HF_TOKEN" in refused.stderr
+    assert "hf_nobody" not in refused.stderr
+
+
+def test_a_terminal_sees_no_other_programs_bars(run_in_terminal, hub, folder):
+    shown = run_in_terminal("push", folder, REPO, HF_HUB_DISABLE_PROGRESS_BARS="")
+    assert "v2.1" in shown
+    assert "%|" not in shown
