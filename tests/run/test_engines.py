@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,44 @@ def test_a_killed_worker_is_an_error(tmp_path):
     tasks = [Task("bad", die, (str(tmp_path),), weight=9), *tasks_in(tmp_path, 2)]
     with pytest.raises(DemoreelError, match="was killed"):
         list(LocalEngine(2).run(tasks))
+
+
+def test_long_tasks_are_left_to_others(tmp_path):
+    tasks = tasks_in(tmp_path, 4, long=True)
+    done = [result["pid"] for _, result in LocalEngine(2).run(tasks)]
+    assert len(done) == 4
+    assert os.getpid() not in done
+
+
+def test_this_process_works_while_others_start(tmp_path):
+    # Nobody else could do it: there is one other, and it has the first, which waits for these.
+    first = Task("first", wait_for, (str(tmp_path / "t3"),), weight=9)
+    done = dict(LocalEngine(2).run([first, *tasks_in(tmp_path, 4)]))
+    assert {result.get("pid") for result in done.values()} == {None, os.getpid()}
+
+
+def test_processes_stay_for_other_runs_and_go_with_the_engine(tmp_path):
+    engine = LocalEngine(2)
+    seen = set()
+    for _, result in engine.run(tasks_in(tmp_path, 3, long=True)):
+        seen.add(result["pid"])
+        seen |= {found["pid"] for _, found in engine.run(tasks_in(tmp_path, 3))}
+    seen |= {found["pid"] for _, found in engine.run(tasks_in(tmp_path, 3, long=True))}
+    others = seen - {os.getpid()}
+    assert 1 <= len(others) <= 2
+    waiting = [process for process in active_children() if process.pid in others]
+    assert waiting
+    del engine
+    for process in waiting:
+        process.join(60)
+        assert process.exitcode == 0
+
+
+def test_an_engine_serves_again_after_an_error(tmp_path):
+    engine = LocalEngine(2)
+    with pytest.raises(DemoreelError, match="was killed"):
+        list(engine.run([Task("bad", die, (str(tmp_path),), weight=9), *tasks_in(tmp_path, 2)]))
+    assert len(list(engine.run(tasks_in(tmp_path, 3)))) == 3
 
 
 def test_no_tasks_and_no_jobs():

@@ -7,8 +7,10 @@ of each.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +76,21 @@ class _Items:
         looked: Future[tuple[int, float | None]] | None = None
         if self._is_all and not any(f.encoded for f in self._plan.footage.values()):
             looked = pool.submit(self._frames)
-        videos = [
-            pool.submit(self._packets, camera, chosen[at : at + _EPISODES_IN_JOB])
+        packets = [
+            partial(self._packets, camera, chosen[at : at + _EPISODES_IN_JOB])
             for camera in self._plan.footage
             for at in range(0, len(chosen), _EPISODES_IN_JOB)
         ]
-        tables = [
-            pool.submit(self._table, first, stop)
+        rows = [
+            partial(self._table, first, stop)
             for first, stop in _stretches(self._positions, chosen, self._source)
         ]
+        # In turn: comparing bytes leaves the interpreter to those who compare rows.
+        videos: list[Future[int]] = []
+        tables: list[Future[tuple[int, int]]] = []
+        for table, video in itertools.zip_longest(rows, packets):
+            tables += [pool.submit(table)] if table is not None else []
+            videos += [pool.submit(video)] if video is not None else []
         counts = [job.result() for job in tables]
         compared = sum(job.result() for job in videos)
         frames, _ = looked.result() if looked is not None else (0, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,20 @@ from demoreel.layouts.v3.files import Place
 from demoreel.layouts.v3.meta_files import write_tasks
 from demoreel.layouts.writing import write_json
 from demoreel.model import Stats, stats_to_json
+from demoreel.run.task import Engine
+from demoreel.storage.arrow import from_numpy
 
 _ROBOT = "robot_type"
 
 
-def write_metadata(plan: Plan, dataset: Path, parts: Sequence[Path], rows: Written) -> None:
+def write_metadata(
+    plan: Plan,
+    dataset: Path,
+    parts: Sequence[Path],
+    rows: Written,
+    *,
+    engine: Engine | None = None,
+) -> None:
     """Write all of ``meta/``. It is not forced to disk.
 
     Args:
@@ -36,6 +46,7 @@ def write_metadata(plan: Plan, dataset: Path, parts: Sequence[Path], rows: Writt
         dataset: The folder that ``meta/`` goes into.
         parts: For each table, what its task has found out about its episodes.
         rows: The rows that were written.
+        engine: What shares the statistics of long columns out; None is this process.
 
     Raises:
         MetadataError: A source's metadata cannot be read.
@@ -43,31 +54,41 @@ def write_metadata(plan: Plan, dataset: Path, parts: Sequence[Path], rows: Writt
     """
     meta = dataset / "meta"
     shutil.rmtree(meta, ignore_errors=True)  # of a commit that was killed
-    facts = pa.concat_tables([pq.read_table(path) for path in parts])
+    facts = pa.concat_tables([pq.ParquetFile(path).read(use_threads=False) for path in parts])
     cameras = plan.info.cameras
-    carried = [
-        carried_from(reader, [str(view.origin[key]) for key in cameras if view.origin.get(key)])
-        for reader, view in zip(plan.readers, plan.views, strict=True)
-    ]
+    is_v2 = plan.info.version.startswith("v2")
+    with ThreadPoolExecutor(1, "demoreel-metadata") as thread:
+        carrying = thread.submit(_carried, plan)  # parsing, while columns are read and sorted
+        numbers = {} if is_v2 else number_stats(rows, plan.info.features, engine=engine)
+        carried = carrying.result()
     levels = carry_levels(plan, carried, dataset / histograms_name(Place(0, 0)), facts)
     pictures = {key: picture_stats(plan, key, carried, levels[key]) for key in cameras}
     tasks = _used_tasks(plan, facts)
     stats = meta / "stats.json"
-    if plan.info.version.startswith("v2"):
+    if is_v2:
         stats = meta / "episodes_stats.jsonl"
         write_v2(plan, facts, pictures, _extra(plan, carried), tasks, meta)
     else:
         _write_episodes(plan, facts, pictures, carried, meta / "episodes" / "chunk-000")
         write_tasks(meta / "tasks.parquet", tasks)
-        write_json(stats, stats_to_json(_whole_stats(plan, rows, pictures)))
+        write_json(stats, stats_to_json(_whole_stats(plan, numbers, pictures)))
     write_note(meta / NOTE, {key: p.approximate for key, p in pictures.items()}, stats=stats)
     info = replace(plan.info, total_tasks=len(tasks))
     write_json(meta / "info.json", with_v2_totals(info).to_json())
 
 
-def _whole_stats(plan: Plan, rows: Written, pictures: Mapping[str, PictureStats]) -> Stats:
-    stats: Stats = number_stats(rows, plan.info.features)
-    stats |= {key: dict(found.whole) for key, found in pictures.items() if found.whole is not None}
+def _carried(plan: Plan) -> list[Carried]:
+    cameras = plan.info.cameras
+    return [
+        carried_from(reader, [str(view.origin[key]) for key in cameras if view.origin.get(key)])
+        for reader, view in zip(plan.readers, plan.views, strict=True)
+    ]
+
+
+def _whole_stats(plan: Plan, numbers: Stats, pictures: Mapping[str, PictureStats]) -> Stats:
+    stats = numbers | {
+        key: dict(found.whole) for key, found in pictures.items() if found.whole is not None
+    }
     return {key: stats[key] for key in plan.info.features if key in stats}
 
 
@@ -118,7 +139,7 @@ def _is_of(column: str, key: str) -> bool:
 
 
 def _as_array(column: Any) -> Any:
-    return pa.array(column.astype(_kind(column))) if isinstance(column, np.ndarray) else column
+    return from_numpy(column.astype(_kind(column))) if isinstance(column, np.ndarray) else column
 
 
 def _kind(column: np.ndarray) -> type:
@@ -130,7 +151,7 @@ def _extra(plan: Plan, carried: Sequence[Carried]) -> dict[str, Any]:
     names = dict.fromkeys(name for part in carried for name in part.extra)
     before = np.concatenate([[0], np.cumsum([len(r.episodes) for r in plan.readers])])
     source = np.array([clip.source for clip in plan.clips])
-    places = pa.array(before[source] + plan.positions)
+    places = from_numpy(before[source] + plan.positions)
     found: dict[str, Any] = {}
     for name in names:
         tables = [

@@ -51,7 +51,7 @@ class Rendered:
     """What was written.
 
     Attributes:
-        path: Where; not there yet after a shard.
+        path: Where, a URI if that is far away; not there yet after a shard.
         episodes: How many.
         frames: How many.
         bytes: Bytes of tables and videos that this call wrote.
@@ -61,7 +61,7 @@ class Rendered:
         tasks: Into how many tasks the work was cut.
     """
 
-    path: Path
+    path: Path | str
     episodes: int
     frames: int
     bytes: int
@@ -134,8 +134,9 @@ def render(
         undone = [task for task in tasks if stage.done(task.name) is None]
         own = undone if shard is None else _own(tasks, undone, shard)
         refuse_small_disk(place, sum(task.weight for task in own))
-        finisher = _Finisher(plan, stage, verification) if shard is None else None
-        _run(own, engine or LocalEngine(), stage, report, finisher)
+        engine = engine or LocalEngine()
+        finisher = _Finisher(plan, stage, verification, engine) if shard is None else None
+        _run(own, engine, stage, report, finisher)
         if finisher is not None:
             finisher.commit(check, recompute_stats=form is not None and form.recompute_stats)
         return Rendered(
@@ -230,10 +231,11 @@ def _run(
 class _Finisher:
     """The end of the work: metadata as soon as all tables are there, then a look, then a rename."""
 
-    def __init__(self, plan: Plan, stage: Staging, verification: Verify) -> None:
+    def __init__(self, plan: Plan, stage: Staging, verification: Verify, engine: Engine) -> None:
         self._plan = plan
         self._stage = stage
         self._verification = verification
+        self._engine = engine
         self._lance = lance_tables(plan, stage)
         self._written = False
 
@@ -242,7 +244,7 @@ class _Finisher:
             return
         plan, stage = self._plan, self._stage
         rows = self._rows_written()
-        write_metadata(plan, stage.dataset, parts_of(plan, stage), rows)
+        write_metadata(plan, stage.dataset, parts_of(plan, stage), rows, engine=self._engine)
         self._written = True
         if self._verification != "none":
             verify_rows(plan, open_reader(stage.dataset), rows, full=self._verification == "full")

@@ -118,7 +118,8 @@ def _video_tasks(plan: Plan, stage: Staging) -> Iterator[Task]:
             size = sum(video.size for video in videos)
             name = _video_task(place, number)
             copies = all(video.is_copied for video in videos)
+            kind = {"copies": copies, "long": not copies}
             if lance is None:
-                yield Task(name, write_videos, (job,), size, copies=copies)
+                yield Task(name, write_videos, (job,), size, **kind)
             else:
-                yield Task(name, write_lance_videos, (job, lance), size, copies=copies)
+                yield Task(name, write_lance_videos, (job, lance), size, **kind)

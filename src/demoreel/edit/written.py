@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -36,13 +37,21 @@ class Written(Protocol):
         """
         ...
 
+    def divided(self, parts: int) -> Sequence[Written]:
+        """Return the same rows in at most so many parts, for other processes to read.
+
+        Portions of all of them are portions of the parts, one part after the other.
+        """
+        ...
+
 
 class ParquetTables:
     """Rows that lie in parquet files, one behind the other."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], lengths: Sequence[int] | None = None) -> None:
         self._paths = paths
-        self.frames = sum(pq.read_metadata(path).num_rows for path in paths)
+        self._lengths = lengths or [pq.read_metadata(path).num_rows for path in paths]
+        self.frames = sum(self._lengths)
 
     def portions(
         self, features: Sequence[Feature], *, at_once: int = _ROWS
@@ -51,9 +60,19 @@ class ParquetTables:
         keys = [feature.key for feature in features]
         for path in self._paths:
             with pq.ParquetFile(path) as parquet:
-                for batch in parquet.iter_batches(at_once, columns=keys):
+                for batch in parquet.iter_batches(at_once, columns=keys, use_threads=False):
                     columns = {key: batch.column(key) for key in keys}
                     yield _numbers(columns, features, str(path))
+
+    def divided(self, parts: int) -> Sequence[Written]:
+        """Return the same rows in at most so many parts of whole files."""
+        ends = np.cumsum(self._lengths)
+        shares = [round(self.frames * number / parts) for number in range(1, parts)]
+        cuts = np.unique([0, *(np.searchsorted(ends, shares) + 1).tolist(), len(self._paths)])
+        return [
+            ParquetTables(self._paths[first:stop], self._lengths[first:stop])
+            for first, stop in itertools.pairwise(cuts.tolist())
+        ]
 
 
 class LanceRows:
@@ -77,6 +96,10 @@ class LanceRows:
             found = self._table.take(rows, list(names.values()))
             columns = {key: found.column(name).combine_chunks() for key, name in names.items()}
             yield _numbers(columns, features, self._table.path)
+
+    def divided(self, parts: int) -> Sequence[Written]:
+        """Return all rows as one part: an open table does not go to another process."""
+        return [self]
 
 
 def _numbers(

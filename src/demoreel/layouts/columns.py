@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from demoreel.errors import ArgumentError
 from demoreel.model import Feature
+from demoreel.storage.arrow import from_numpy
 
 _MOST_DIMENSIONS = 5  # the datasets library, which lerobot reads tables with, has Array2D..Array5D
 _LANGUAGE_FIELDS = ("role", "content", "style", "timestamp", "camera", "tool_calls")
@@ -95,11 +96,11 @@ def _numbers(values: np.ndarray, feature: Feature) -> pa.Array:
             f"Column {feature.key!r} holds {values.dtype}; {feature.dtype} was declared, and would "
             "not hold it."
         )
-    array = pa.array(np.ascontiguousarray(values, feature.numpy_dtype).reshape(-1))
+    array = from_numpy(np.ascontiguousarray(values, feature.numpy_dtype).reshape(-1))
     if len(feature.item_shape) == 1:
         return pa.FixedSizeListArray.from_arrays(array, feature.shape[0])
     for size in reversed(feature.item_shape):
-        offsets = pa.array(np.arange(0, len(array) + 1, size), pa.int32())
+        offsets = from_numpy(np.arange(0, len(array) + 1, size, dtype=np.int32))
         array = pa.ListArray.from_arrays(offsets, array)
     return array
 

@@ -132,7 +132,7 @@ class ParquetRows:
             values = arrow_in.numbers(array, feature, where=where)
             for at, stop in runs(target[keep]):
                 start_row = int(target[keep[at]])
-                store.write(feature.key, start_row, values[keep[at:stop]])
+                store.write(feature.key, start_row, _of_rows(values, keep[at:stop]))
         self._mark_filled(file, target[keep], store)
 
     def _refuse_problem(self, file: _File, position: int) -> None:
@@ -342,6 +342,12 @@ def rows_once(
         if feature.is_string or feature.is_language:
             columns[feature.key] = tables.objects(rows, feature)
     return columns
+
+
+def _of_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return some rows, ascending: no copy where none is left out."""
+    first, last = int(rows[0]), int(rows[-1])
+    return values[first : last + 1] if last - first + 1 == len(rows) else values[rows]
 
 
 def _first_line(error: Exception) -> str:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from queue import SimpleQueue
 from typing import Any
 
 from demoreel.errors import ArgumentError, DemoreelError
@@ -22,7 +18,11 @@ class LocalEngine:
     """Runs tasks on this machine.
 
     Processes are spawned, never forked: threads and Lance do not survive a fork. Each costs about
-    half a second to start, so few tasks, or small ones, are better done with one job.
+    half a second to start, so few tasks, or small ones, are better done with one job. They stay for
+    the next run, and go when the engine is let go of.
+
+    This process is one of the jobs: it works while others start. Only tasks that may take minutes
+    are left to others, so that what they have done, and Ctrl-C, is heard of at once.
 
     Args:
         jobs: How many at a time. One is this process itself, with a thread for tasks that copy.
@@ -35,15 +35,39 @@ class LocalEngine:
         if jobs < 1:
             raise ArgumentError(f"jobs must be at least 1, not {jobs}.")
         self.jobs = jobs
+        self._pool: ProcessPoolExecutor | None = None
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         """Yield each task and its result as they end; raise what the first to fail raises.
 
+        Another run may begin before all results are drawn.
+
         Raises:
             DemoreelError: A process was killed from outside.
         """
-        jobs = min(self.jobs, len(tasks))
-        yield from _in_processes(tasks, jobs) if jobs > 1 else _here(tasks)
+        if min(self.jobs, len(tasks)) < 2:
+            yield from _here(tasks)
+            return
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn"))
+        handout = _Handout(tasks, self._pool)
+        try:
+            helps = not any(task.long for task in tasks)
+            yield from handout.results(self.jobs - helps, helps=helps)
+        except BrokenProcessPool as error:
+            raise DemoreelError(
+                "A process that worked on the tasks was killed.",
+                hint="if memory ran out, use fewer jobs; the same command goes on from here",
+            ) from error
+        finally:
+            if handout.stop():
+                self._dismiss()
+
+    def _dismiss(self) -> None:
+        """Let the processes go, and wait for what they are doing: after an error nobody writes."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
 
 def _here(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
@@ -64,25 +88,56 @@ def _here(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
                 future.cancel()
 
 
-def _in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, dict[str, Any]]]:
-    context = multiprocessing.get_context("spawn")
-    # The heaviest first, so that no process ends up with a long one alone.
-    waiting = sorted(tasks, key=lambda task: -task.weight)
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        running: dict[Future[dict[str, Any]], Task] = {}
+class _Handout:
+    """Hands tasks out, one to each process at a time, the heaviest first.
+
+    The thread that hears of the end of a task hands out the next: this one may be busy.
+    """
+
+    def __init__(self, tasks: Sequence[Task], pool: ProcessPoolExecutor) -> None:
+        self._waiting = deque(sorted(tasks, key=lambda task: -task.weight))
+        self._undone = len(tasks)
+        self._pool = pool
+        self._ended: SimpleQueue[tuple[Task, Future[dict[str, Any]]]] = SimpleQueue()
+
+    def results(self, processes: int, *, helps: bool) -> Iterator[tuple[Task, dict[str, Any]]]:
+        for _ in range(processes):
+            self._hand_out()
+        while self._undone:
+            own = self._lightest() if helps and self._ended.empty() else None
+            if own is not None:
+                task, result = own, own.run()
+            else:
+                task, future = self._ended.get()
+                result = future.result()
+            self._undone -= 1
+            yield task, result
+
+    def stop(self) -> bool:
+        """Hand nothing out any more, and say whether there was more to do."""
+        self._waiting.clear()
+        return self._undone > 0
+
+    def _lightest(self) -> Task | None:
         try:
-            while waiting or running:
-                while waiting and len(running) < 2 * jobs:
-                    task = waiting.pop(0)
-                    running[pool.submit(task.run)] = task
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield running.pop(future), future.result()
-        except BrokenProcessPool as error:
-            raise DemoreelError(
-                "A process that worked on the tasks was killed.",
-                hint="if memory ran out, use fewer jobs; the same command goes on from here",
-            ) from error
-        finally:
-            for future in running:
-                future.cancel()
+            return self._waiting.pop()
+        except IndexError:
+            return None
+
+    def _hand_out(self) -> None:
+        try:
+            task = self._waiting.popleft()
+        except IndexError:
+            return
+        future: Future[dict[str, Any]]
+        try:
+            future = self._pool.submit(task.run)
+        except RuntimeError as error:  # they were killed, or dismissed, in this very moment
+            future = Future()
+            future.set_exception(error)
+        future.add_done_callback(lambda done: self._hear(task, done))
+
+    def _hear(self, task: Task, done: Future[dict[str, Any]]) -> None:
+        self._ended.put((task, done))
+        if not done.cancelled() and done.exception() is None:
+            self._hand_out()

@@ -16,10 +16,12 @@ class Task:
 
     Attributes:
         name: What tells it from the others of the same work.
-        call: A function at the top of a module; its result is a dict that JSON can hold.
+        call: A function at the top of a module; its result is a dict, which JSON can hold where it
+            is to be noted.
         arguments: What it is called with.
         weight: How much there is to do, in bytes; for sharing out and for progress.
         copies: Whether it only moves bytes, and leaves work to the disk.
+        long: Whether it may take minutes, so that who hands tasks out must not do it himself.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Task:
     arguments: tuple[Any, ...]
     weight: int = 1
     copies: bool = False
+    long: bool = False
 
     def run(self) -> dict[str, Any]:
         """Do it, here and now."""

@@ -1,9 +1,12 @@
-"""Arrow columns as numpy arrays, without pandas.
+"""Arrow columns as numpy arrays and back, without pandas.
 
-``Array.to_numpy`` imports pandas where it is installed, which takes longer than opening a dataset.
+``Array.to_numpy`` and ``pa.array`` import pandas where it is installed, which takes longer than
+opening a dataset.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -28,3 +31,19 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     if data is None or len(array) == 0:
         return np.zeros(0, dtype)
     return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+
+
+def from_numpy(values: np.ndarray) -> pa.Array:
+    """Return numbers or booleans, in one dimension, as a column; mostly no copy."""
+    if values.dtype.kind == "b":
+        return from_numpy(values.view(np.uint8)).cast(pa.bool_())
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, data])
+
+
+def from_texts(texts: Sequence[str]) -> pa.Array:
+    """Return texts as a column."""
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    data = pa.py_buffer(b"".join(encoded))
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), data)

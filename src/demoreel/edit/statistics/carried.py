@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from demoreel.errors import MetadataError
 from demoreel.layouts.base import Reader
 from demoreel.model import stats_from_json
-from demoreel.storage.arrow import UNREADABLE, as_numpy, is_number
+from demoreel.storage.arrow import UNREADABLE, as_numpy, from_numpy, is_number
 from demoreel.storage.json_files import read_json_lines
 
 _OWN = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
@@ -56,7 +56,8 @@ def carried_from(reader: Reader, cameras: Sequence[str]) -> Carried:
                 f"The episodes' metadata cannot be read ({error}).", file=path
             ) from error
     table = pa.concat_tables(parts, promote_options="permissive")
-    table = table.take(np.argsort(as_numpy(table.column("episode_index")), kind="stable"))
+    order = np.argsort(as_numpy(table.column("episode_index")), kind="stable")
+    table = table.take(from_numpy(order))
     return Carried(
         {camera: _kinds(table, f"stats/{camera}/") for camera in cameras},
         {n: table.column(n) for n in table.column_names if _is_extra(n)},
@@ -96,25 +97,25 @@ def _rows_of_numbers(column: pa.ChunkedArray) -> np.ndarray | None:
 
 
 def _from_lines(reader: Reader, cameras: Sequence[str]) -> Carried:
-    pictures = {camera: _kinds_of_lines(reader, camera) for camera in cameras}
+    path = reader.meta / "episodes_stats.jsonl"
+    lines = read_json_lines(path) if cameras and path.exists() else []
+    by_episode = {line.get("episode_index"): line.get("stats") or {} for line in lines}
+    stated = [by_episode.get(number, {}) for number in reader.episodes.episode_index.tolist()]
+    pictures = {camera: _kinds_of(stated, camera, where=str(path)) for camera in cameras}
     episodes = list(reader.episodes)
     names = dict.fromkeys(name for episode in episodes for name in episode.extra)
     extra = {name: _column([episode.extra.get(name) for episode in episodes]) for name in names}
     return Carried(pictures, extra)
 
 
-def _kinds_of_lines(reader: Reader, camera: str) -> dict[str, np.ndarray]:
-    path = reader.meta / "episodes_stats.jsonl"
-    if not path.exists():
-        return {}
-    by_episode = {
-        line.get("episode_index"): (line.get("stats") or {}).get(camera)
-        for line in read_json_lines(path)
-    }
-    found = [by_episode.get(number) for number in reader.episodes.episode_index.tolist()]
+def _kinds_of(
+    stated: Sequence[Mapping[str, Any]], camera: str, *, where: str
+) -> dict[str, np.ndarray]:
+    """Return what episodes say of a camera: nothing, where not all of them say something."""
+    found = [stats.get(camera) for stats in stated]
     if any(not isinstance(kinds, dict) for kinds in found):
         return {}
-    parts = [stats_from_json({camera: kinds}, where=str(path))[camera] for kinds in found]
+    parts = [stats_from_json({camera: kinds}, where=where)[camera] for kinds in found]
     names = [name for name in parts[0] if all(name in part for part in parts)]
     widths = {name: {part[name].size for part in parts} for name in names}
     return {

@@ -7,47 +7,32 @@ numbers, four for 64-bit ones. Numbers are mapped to integers of the same order 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
 
 import numpy as np
 
 from demoreel.stats.running import QUANTILES
-
-Portions = Callable[[], Iterator[np.ndarray]]
-"""Yields a column in portions of rows x width, the same ones each time it is called."""
 
 _DIGIT = 16
 _LEVELS = 1 << _DIGIT
 _AT_ONCE = 1 << 20
 
 
-def exact_stats(portions: Portions) -> dict[str, np.ndarray]:
-    """Return minimum, maximum, mean, standard deviation and quantiles, in float64, by dimension.
-
-    Cost: two to four passes over the column; memory as of ``Exact``.
-
-    Args:
-        portions: The column; at least one row.
-    """
-    exact = Exact()
-    while not exact.known:
-        for values in portions():
-            exact.add(np.ascontiguousarray(values.T))
-        exact.end_pass()
-    return exact.finish()
-
-
 class Exact:
     """Statistics of columns that pass by in portions, the same ones a few times.
 
     Two passes suffice for 32-bit numbers, and for larger integers that would fit into 32 bits.
-    Memory: 0.5 MB for each dimension and, from the second pass on, each of its quantiles. Means
-    and deviations are exact to rounding.
+    Memory: 0.5 MB for each dimension; from the second pass on up to ten times that. Means
+    and deviations are exact to rounding, and the same to the last bit however the dimensions and
+    the portions were shared out.
+
+    Args:
+        width: Of how many dimensions these are some; None where they are all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, width: int | None = None) -> None:
         self._passes = 0
-        self._totals = _Totals()
+        self._totals = _Totals(width)
         self._digits = _Digits()
         self._narrow = True  # as long as whole numbers fit into 32 bits
         self._again = False
@@ -73,9 +58,28 @@ class Exact:
                 return
         self._digits.count(_keys(values))
 
+    def share(self, number: int) -> Exact:
+        """Return one that takes some portions of this pass elsewhere, to be given to ``merge``.
+
+        Args:
+            number: Where those portions stand among the shares of this pass.
+        """
+        part = Exact()
+        part._passes, part._narrow = self._passes, self._narrow
+        part._totals, part._digits = self._totals.share(number), self._digits.share()
+        return part
+
+    def merge(self, part: Exact) -> None:
+        """Take what a share has taken; shares may come in any order."""
+        self._totals.merge(part._totals)
+        self._again = self._again or part._again
+        if not self._again:
+            self._digits.merge(part._digits)
+
     def end_pass(self) -> None:
         """Take note that all portions have passed by."""
         self._passes += 1
+        self._totals.end_pass()
         if self._again:
             self._again, self._narrow, self._digits = False, False, _Digits()
         elif not self._digits.known:
@@ -91,32 +95,60 @@ class Exact:
 
 
 class _Totals:
-    def __init__(self) -> None:
+    """Extremes, means and deviations; those of portions wait to be put together in order."""
+
+    def __init__(self, width: int | None) -> None:
         self.count = 0
         self.dtype = np.dtype(np.float64)
-        self._sum = self._low = self._high = self._squares = np.zeros(0)
+        self._width = width
+        self._low = self._high = self._mean = self._squares = np.zeros(0)
+        self._share = 0
+        self._waiting: dict[int, list[tuple[np.ndarray, ...]]] = {}  # by share
 
     def add(self, values: np.ndarray) -> None:
-        low, high = values.min(axis=1), values.max(axis=1)
-        if not self.count:
-            self.dtype = values.dtype
-            self._sum, self._squares = np.zeros(len(values)), np.zeros(len(values))
-            self._low, self._high = low, high
+        self.dtype = values.dtype
         self.count += values.shape[1]
-        self._sum = self._sum + values.sum(axis=1, dtype=np.float64)
-        self._low = np.minimum(self._low, low)
-        self._high = np.maximum(self._high, high)
+        sums = values.sum(axis=1, dtype=np.float64)
+        self._wait(sums, values.min(axis=1), values.max(axis=1))
 
     def add_spread(self, values: np.ndarray) -> None:
-        mean = (self._sum / self.count)[:, None]
-        for some in np.array_split(values, -(-values.size // _AT_ONCE), axis=1):
-            self._squares = self._squares + ((some - mean) ** 2).sum(axis=1)
+        size = values.shape[1] * (self._width or len(values))
+        for some in np.array_split(values, -(-size // _AT_ONCE), axis=1):
+            self._wait(((some - self._mean[:, None]) ** 2).sum(axis=1))
+
+    def _wait(self, *found: np.ndarray) -> None:
+        self._waiting.setdefault(self._share, []).append(found)
+
+    def share(self, number: int) -> _Totals:
+        part = _Totals(self._width)
+        part._mean, part._share = self._mean, number
+        return part
+
+    def merge(self, part: _Totals) -> None:
+        if part.count:
+            self.dtype = part.dtype
+            self.count += part.count
+        self._waiting |= part._waiting
+
+    def end_pass(self) -> None:
+        ordered = [found for share in sorted(self._waiting) for found in self._waiting[share]]
+        self._waiting = {}
+        if not ordered:
+            return
+        sums, *extremes = zip(*ordered, strict=True)
+        total = functools.reduce(np.add, sums, np.zeros(len(sums[0])))
+        if extremes:
+            self._mean = total / self.count
+            self._low = functools.reduce(np.minimum, extremes[0])
+            self._high = functools.reduce(np.maximum, extremes[1])
+        else:
+            self._squares = total
 
     def finish(self) -> dict[str, np.ndarray]:
         return {
             "min": self._low.astype(np.float64),
             "max": self._high.astype(np.float64),
-            "mean": self._sum / self.count,
+            "mean": self._mean,
             "std": np.sqrt(self._squares / self.count),
         }
 
@@ -127,9 +159,10 @@ class _Digits:
     def __init__(self) -> None:
         self._bits = 0
         self._left = -1  # bits that are not known yet; nothing was counted
-        # For each dimension: the bits that are known of the wanted keys -> how often each next
-        # digit follows them.
-        self._counts: list[dict[int, np.ndarray]] = []
+        # For each dimension: the bits that are known of the wanted keys, ascending, and how often
+        # each next digit follows each of them.
+        self._known: list[np.ndarray] = []
+        self._counts: list[_Counts] = []
         self._prefix = np.zeros((0, 0), np.uint64)  # dimension x rank
         self._rank = np.zeros((0, 0), np.int64)
 
@@ -139,16 +172,31 @@ class _Digits:
 
     def count(self, keys: np.ndarray) -> None:
         if not self._counts:
-            self._bits = self._left = keys.dtype.itemsize * 8
-            self._counts = [{0: np.zeros(_LEVELS, np.int64)} for _ in keys]
-        shift, mask = keys.dtype.type(self._left - _DIGIT), keys.dtype.type(_LEVELS - 1)
-        for column, counts in zip(keys, self._counts, strict=True):
-            known = self._left < self._bits
-            leading = column >> keys.dtype.type(self._left) if known else None
-            for prefix, found in counts.items():
-                own = column if leading is None else column[leading == prefix]
-                digits = ((own >> shift) & mask).astype(np.int64)
-                found += np.bincount(digits, minlength=_LEVELS)
+            if not self._known:
+                self._bits = self._left = keys.dtype.itemsize * 8
+                self._known = [np.zeros(1, keys.dtype) for _ in keys]
+            self._counts = [_Counts(len(known) * _LEVELS) for known in self._known]
+        for column, known, counts in zip(keys, self._known, self._counts, strict=True):
+            if self._left == self._bits:
+                first = (column >> (self._bits - _DIGIT)).astype(np.int64)
+                counts.add_all(np.bincount(first, minlength=_LEVELS))
+            else:
+                counts.add(*_following(column, known, bits=self._bits, left=self._left))
+
+    def share(self) -> _Digits:
+        part = _Digits()
+        part._bits, part._left, part._known = self._bits, self._left, self._known
+        return part
+
+    def merge(self, part: _Digits) -> None:
+        if not part._counts:
+            return
+        if not self._counts:
+            self._bits, self._left = part._bits, part._left
+            self._known, self._counts = part._known, part._counts
+            return
+        for counts, more in zip(self._counts, part._counts, strict=True):
+            counts.merge(more)
 
     def settle(self, count: int) -> None:
         """Learn the next digit of every wanted key from the counts; ``count`` is of all values."""
@@ -156,23 +204,90 @@ class _Digits:
             self._rank = np.tile(_ranks(count), (len(self._counts), 1))
             self._prefix = np.zeros(self._rank.shape, np.uint64)
         for dimension, counts in enumerate(self._counts):
-            for place in range(self._rank.shape[1]):
-                up_to = np.cumsum(counts[int(self._prefix[dimension, place])])
-                rank = int(self._rank[dimension, place])
-                digit = int(np.searchsorted(up_to, rank, side="right"))
-                self._rank[dimension, place] -= int(up_to[digit - 1]) if digit else 0
-                before = int(self._prefix[dimension, place])
-                self._prefix[dimension, place] = before << _DIGIT | digit
+            places, often = counts.packed()
+            up_to = np.concatenate([[0], np.cumsum(often)])
+            first = np.searchsorted(self._known[dimension], self._prefix[dimension]) * _LEVELS
+            before = up_to[np.searchsorted(places, first)]
+            found = np.searchsorted(up_to, before + self._rank[dimension], side="right") - 1
+            self._rank[dimension] -= up_to[found] - before
+            digit = (places[found] - first).astype(np.uint64)
+            self._prefix[dimension] = self._prefix[dimension] << np.uint64(_DIGIT) | digit
         self._left -= _DIGIT
-        self._counts = [
-            {int(prefix): np.zeros(_LEVELS, np.int64) for prefix in np.unique(row)}
-            for row in self._prefix
-        ]
+        kind = np.dtype(f"u{self._bits // 8}")
+        self._known = [np.unique(row).astype(kind) for row in self._prefix]
+        self._counts = []
 
     def values(self, dtype: np.dtype[np.generic]) -> np.ndarray:
         """Return the wanted values: rank x dimension."""
         kind = np.dtype(f"u{self._bits // 8}")
         return _numbers(self._prefix.astype(kind), dtype).astype(np.float64).T
+
+
+class _Counts:
+    """How often each of many things was seen: most of them never, so zeros are left out."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._all: np.ndarray | None = None
+        self._some: list[tuple[np.ndarray, np.ndarray]] = []
+        self._held = 0
+
+    def add(self, places: np.ndarray, often: np.ndarray) -> None:
+        """Take counts of some of them, each once."""
+        self._some.append((places.astype(np.uint32), often))
+        self._held += len(places)
+        if self._held > self._size:
+            self._all, self._some, self._held = self._unpacked(), [], 0
+
+    def add_all(self, often: np.ndarray) -> None:
+        if self._all is None:
+            self._all = np.zeros(self._size, np.int64)
+        self._all += often
+
+    def merge(self, other: _Counts) -> None:
+        for places, often in other._some:
+            self.add(places, often)
+        if other._all is not None:
+            self.add_all(other._all)
+
+    def packed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return which were seen, ascending, and how often."""
+        often = self._unpacked()
+        places = np.flatnonzero(often)
+        return places, often[places]
+
+    def _unpacked(self) -> np.ndarray:
+        often = np.zeros(self._size, np.int64) if self._all is None else self._all.copy()
+        for places, more in self._some:
+            often[places] += more
+        return often
+
+    def __getstate__(self) -> tuple[int, np.ndarray, np.ndarray]:
+        return self._size, *self.packed()
+
+    def __setstate__(self, state: tuple[int, np.ndarray, np.ndarray]) -> None:
+        self._size, places, often = state
+        self._all, self._some, self._held = None, [], 0
+        self.add(places, often)
+
+
+def _following(
+    column: np.ndarray, known: np.ndarray, *, bits: int, left: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which digits follow the leading bits that are known of some keys, and how often.
+
+    Few keys begin like one that is wanted, so the others are left out before anything is counted.
+    """
+    wanted = np.zeros(_LEVELS, np.bool_)
+    wanted[known >> (bits - left - _DIGIT)] = True
+    near = column[wanted[column >> (bits - _DIGIT)]]
+    leading = near >> left
+    places = np.searchsorted(known, leading)
+    places[places == len(known)] = 0
+    own = known[places] == leading
+    digits = (near[own] >> (left - _DIGIT)).astype(np.int64) & (_LEVELS - 1)
+    found, often = np.unique(places[own] * _LEVELS + digits, return_counts=True)
+    return found, often
 
 
 def _fits(values: np.ndarray) -> bool:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from demoreel.layouts.base import Column
 from demoreel.model import Feature
 from demoreel.stats.running import QUANTILES, Numbers
+from demoreel.storage.arrow import from_numpy, from_texts
 
 _SHARES = np.array(list(QUANTILES.values()))
 
@@ -95,7 +96,9 @@ class Facts:
 
     def table(self) -> pa.Table:
         """Return a row for each episode: ``tasks``, and ``stats/KEY/KIND`` of each feature."""
-        tasks = pa.array(self._texts, pa.list_(pa.string()))
+        ends = np.cumsum([0, *map(len, self._texts)], dtype=np.int32)
+        texts = from_texts([text for texts in self._texts for text in texts])
+        tasks = pa.ListArray.from_arrays(from_numpy(ends), texts)
         return pa.table({"tasks": tasks, **self._numbers.columns()})
 
 
@@ -104,14 +107,16 @@ def _named(key: str, kinds: Mapping[str, np.ndarray]) -> dict[str, pa.Array]:
 
 
 def _lists(values: np.ndarray) -> pa.Array:
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    offsets = pa.array(np.arange(0, len(flat) + 1, values.shape[1]), pa.int32())
-    return pa.ListArray.from_arrays(offsets, flat)
+    flat = np.ascontiguousarray(values).reshape(-1)
+    offsets = np.arange(0, len(flat) + 1, values.shape[1], dtype=np.int32)
+    return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(flat))
 
 
 def stats_of_rows(values: np.ndarray) -> dict[str, np.ndarray]:
     """Return the statistics of each row of a matrix, as ``stats.running.Numbers`` would."""
-    ordered = np.sort(values, axis=1)
+    # Numbers that count, and time, are in order as they come.
+    ascend = bool((values[:, 1:] >= values[:, :-1]).all())
+    ordered = values if ascend else np.sort(values, axis=1)
     if values.dtype.kind == "f" and np.isnan(ordered[:, -1]).any():
         running = Numbers()
         running.add(values.T)

@@ -19,7 +19,7 @@ from demoreel.layouts.base import Reader
 from demoreel.layouts.exactness import Approximate, noted
 from demoreel.layouts.writing import write_json
 from demoreel.model import Stats, stats_from_json, stats_to_json
-from demoreel.storage.arrow import as_numpy
+from demoreel.storage.arrow import as_numpy, from_numpy
 from demoreel.storage.json_files import read_json, read_json_lines
 
 New = Callable[[str], Path]
@@ -216,10 +216,10 @@ def _nested_lists(values: np.ndarray, kind: str) -> pa.Array:
     """Return statistics as LeRobot stores them: channels x 1 x 1; counts are [n]."""
     rows, width = values.shape
     if kind == "count":
-        array = pa.array(values.reshape(-1).astype(np.int64))
-        return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1), pa.int32()), array)
-    array = pa.array(np.ascontiguousarray(values, np.float64).reshape(-1))
+        array = from_numpy(values.reshape(-1).astype(np.int64))
+        return pa.ListArray.from_arrays(from_numpy(np.arange(rows + 1, dtype=np.int32)), array)
+    array = from_numpy(np.ascontiguousarray(values, np.float64).reshape(-1))
     for size in (1, 1, width):
-        offsets = pa.array(np.arange(0, len(array) + 1, size), pa.int32())
+        offsets = from_numpy(np.arange(0, len(array) + 1, size, dtype=np.int32))
         array = pa.ListArray.from_arrays(offsets, array)
     return array

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from demoreel.errors import DemoreelWarning, FrameMismatchError, MetadataError
 from demoreel.layouts.base import Clip, Column
-from demoreel.layouts.rows import ParquetRows, rows_of, rows_once
-from demoreel.media.video import open_video
+from demoreel.layouts.rows import ParquetRows, Rows, rows_of, rows_once
+from demoreel.layouts.v2.tables import numbers_at_once
+from demoreel.media.video import Video, open_video
 from demoreel.model import Episodes, Info, Stats, Tasks, combine_stats, stats_from_json
 from demoreel.storage.arrow import as_numpy, is_number
 from demoreel.storage.json_files import read_json, read_json_lines, read_json_table
@@ -88,7 +89,7 @@ class V2Reader:
         return None
 
     @cached_property
-    def _rows(self) -> ParquetRows:
+    def _rows(self) -> Rows:
         status = (self.root / "meta" / "episodes.jsonl").stat()
         return ParquetRows(
             self.root,
@@ -105,6 +106,13 @@ class V2Reader:
 
     def rows_once(self, first: int, stop: int) -> dict[str, Column]:
         """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
+        features = self.info.features.values()
+        if all(feature.is_numeric or feature.is_video for feature in features):
+            numeric = [feature for feature in features if feature.is_numeric]
+            files = (self.root / self.data_file(position) for position in range(first, stop))
+            found = numbers_at_once(files, numeric, self.episodes, first, stop)
+            if found is not None:
+                return dict(found)
         return rows_once(self._rows, self.info, self.episodes, first, stop)
 
     def in_tables(self, camera: str) -> bool:
@@ -131,7 +139,7 @@ class V2Reader:
     def clip(self, position: int, camera: str) -> Clip:
         """Return the episode's own video; it must hold exactly the episode's frames."""
         name = self.video_file(position, camera)
-        video = open_video(self.root / name)
+        video = self._video(name)
         length = int(self.episodes.length[position])
         if video.index.frames != length:
             raise FrameMismatchError(
@@ -146,6 +154,9 @@ class V2Reader:
                 video=f"{video.index.frames} frames",
             )
         return Clip(video, 0)
+
+    def _video(self, name: str) -> Video:
+        return open_video(self.root / name)
 
     def _details(self, position: int) -> dict[str, Any]:
         line = self._table.slice(int(self._order[position]), 1).to_pylist()[0]

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from demoreel.storage.arrow import from_numpy, from_texts
+
 _EPISODES_FILE = "meta/episodes/chunk-000/file-000.parquet"
 _EPISODES_AT_ONCE = 256  # rows held before they are written
 
@@ -85,8 +87,8 @@ def write_tasks(path: Path, tasks: Mapping[str, int]) -> None:
     }
     table = pa.table(
         {
-            "task_index": pa.array(tasks.values(), pa.int64()),
-            "task": pa.array(tasks.keys(), pa.string()),
+            "task_index": from_numpy(np.array(list(tasks.values()), np.int64)),
+            "task": from_texts(list(tasks)),
         }
     ).replace_schema_metadata({"pandas": json.dumps(pandas)})
     path.parent.mkdir(parents=True, exist_ok=True)
