@@ -4,8 +4,9 @@
 
 Each round goes on with a dataset where the one before was killed: it records small episodes one
 after the other, with encoders in processes of their own and files merged meanwhile, and is killed
-with SIGKILL. Then every file is looked at: all that `save_episode` returned from must be there,
-and at most the one episode more that was being saved; counts must agree in every metadata file;
+with SIGKILL; encoders are killed on the way, too. Then every file is looked at: all that
+`save_episode` returned from must be there, and at most the one episode more that was being saved;
+counts must agree in every metadata file;
 every row of numbers and every new picture must be the one that was recorded. Every fourth round
 records for longer, so that merges are killed, too. After some dozen episodes all pictures of the
 dataset are looked at, and a new one begins. Ends with exit status 1 at the first round where
@@ -15,19 +16,28 @@ something is not so, and says how to repeat it.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
+import os
 import random
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 
 from demoreel.testing.crash import check_whole, episodes_in, killed
 from demoreel.testing.crash_recording import begin_crash_recording, record_for_ever
 
-EPISODES_IN_ONE = 60  # then a new dataset: checking all of a long one takes longer than recording
-FEW, MANY = 4, 40  # episodes that a round may save before it is killed
+EPISODES_IN_ONE = 40  # then a new dataset: checking all of a long one takes longer than recording
+FEW, MANY = 4, 24  # episodes that a round may save before it is killed
+# In which share of them an encoder is killed; each time another must start, a third of a second.
+OFTEN, SELDOM = 0.2, 0.04
+_PR_SET_CHILD_SUBREAPER = 36
+LOADED = ("demoreel.testing.crash_recording", "demoreel.record.recorder", "demoreel.media.remux")
 
 
 @dataclass
@@ -51,6 +61,9 @@ def main() -> int:
     begin = time.monotonic()
     if options.at_once > 1:
         return side_by_side(options)
+    adopt_orphans()
+    forkserver.set_forkserver_preload([*LOADED])  # so that a recording begins at once
+    forkserver.ensure_running()
     with tempfile.TemporaryDirectory(prefix="demoreel-kill-") as scratch:
         count = kill_rounds(Path(scratch), options.rounds, options.seed)
     if count is None:
@@ -58,9 +71,25 @@ def main() -> int:
     print(
         f"{count.rounds} kills, {count.saved} episodes saved in {count.datasets} datasets, 0 lost, "
         f"{count.more} times the episode that was being saved is there too; "
-        f"{time.monotonic() - begin:.0f} s"
+        f"{time.monotonic() - begin:.0f} s, {cpu_seconds():.0f} s of a processor"
     )
     return 0
+
+
+def adopt_orphans() -> None:
+    """Become the parent of encoders whose recorder was killed, to know what they have cost."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def cpu_seconds() -> float:
+    """Return what this process and all that it has started have taken of a processor."""
+    forkserver._forkserver._stop()  # recorders are its children, and count when it ends
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in spent)
 
 
 def side_by_side(options: argparse.Namespace) -> int:
@@ -81,13 +110,15 @@ def kill_rounds(scratch: Path, rounds: int, seed: int) -> Count | None:
             if number and check_whole(root) != there:
                 return failed(number, seed, f"{there} were there, and a moment later are not")
             root, there = scratch / f"dataset-{number}", 0
-            begin_crash_recording(root, cameras=1 + count.datasets % 2)
+            begin_crash_recording(root, cameras=2 if count.datasets % 3 == 1 else 1)
             count.datasets += 1
-        most = MANY if number % 4 == 3 else FEW
+        most, kills = (MANY, SELDOM) if number % 4 == 3 else (FEW, OFTEN)
         reports = killed(
             record_for_ever,
             root,
             seed + number,
+            500,
+            kills,
             reports=instant.randrange(most),
             then=instant.uniform(0, 2),
         )

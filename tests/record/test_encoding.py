@@ -108,6 +108,18 @@ def test_an_episode_may_be_ended_before_it_is_finished(encoders, plans, filming)
     filming.check(encoders.finish_episode(), plans, 4, 2)
 
 
+def test_pictures_are_counted_before_their_videos_are_finished(encoders, plans, filming):
+    for episode in range(3):
+        filming.put(encoders, plans, episode, 3)
+        counts = encoders.count_episode()
+        videos = encoders.finish_episode()
+        filming.check(videos, plans, episode, 3)
+        for later in (counts, encoders.count_episode()):
+            for key, video in videos.items():
+                assert later[key].count == 3
+                assert np.array_equal(later[key].histogram(), video.stats.histogram())
+
+
 def test_an_encoder_that_rests_hears_the_bell(plans):
     bell, ring = os.pipe()
     messages, tell = os.pipe()

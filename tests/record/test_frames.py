@@ -128,7 +128,7 @@ def test_rows_become_columns():
     check, rows = FrameCheck(info), EpisodeRows()
     for number in range(3):
         rows.add(check(frame(phase=number, task=f"task {number}")))
-    columns = rows.finished(info)
+    columns = rows.finished()
     assert len(rows) == 3
     assert rows.tasks == ["task 0", "task 1", "task 2"]
     assert columns["phase"].tolist() == [0, 1, 2]

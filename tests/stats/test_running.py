@@ -6,6 +6,7 @@ from hypothesis.extra import numpy as hnp
 
 from demoreel.errors import ArgumentError
 from demoreel.model import Feature
+from demoreel.stats.levels import camera_stats, cameras_stats
 from demoreel.stats.running import (
     QUANTILES,
     Numbers,
@@ -160,3 +161,43 @@ def test_pictures_of_another_kind_are_refused():
     with pytest.raises(ArgumentError, match="float32"):
         pictures.add(np.zeros((2, 2, 3), np.float32))
     assert pictures.finish()["count"].tolist() == [1]
+
+
+def test_several_cameras_at_once_have_the_statistics_of_each():
+    random = np.random.default_rng(0)
+    shape = ["height", "width", "channels"]
+    features = {
+        "left": Feature("left", "video", (6, 8, 3), shape),
+        "right": Feature("right", "image", (6, 8, 3), shape),
+        "deep": Feature("deep", "image", (6, 8, 1), shape, {"is_depth_map": True}),
+    }
+    counts = {}
+    for key, feature in features.items():
+        deep = feature.is_depth
+        pictures = random.integers(0, 256, (4, 6, 8) if deep else (4, 6, 8, 3))
+        counts[key] = [Pictures(), Pictures()]
+        for number, picture in enumerate(pictures):
+            counts[key][number % 2].add(picture.astype(np.uint16 if deep else np.uint8))
+    found = cameras_stats(counts, features)
+    assert list(found) != []
+    for key, parts in counts.items():
+        for made, part in zip(found[key], parts, strict=True):
+            expected = camera_stats(part, features[key])
+            assert made.keys() == expected.keys()
+            for name, value in expected.items():
+                assert made[name].shape == value.shape
+                assert np.array_equal(made[name], value)
+
+
+def test_columns_of_any_length_have_the_quantiles_of_each():
+    random = np.random.default_rng(1)
+    columns = {"a": random.normal(size=(7, 3)), "b": random.normal(size=7), "c": np.arange(9)}
+    features = {
+        key: Feature(key, "float64", values.shape[1:] or (1,)) for key, values in columns.items()
+    }
+    found = finish(episode_stats(features, columns))
+    for key, values in columns.items():
+        alone = Numbers()
+        alone.add(values)
+        for name, value in alone.finish().items():
+            assert np.array_equal(found[key][name], value)

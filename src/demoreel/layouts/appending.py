@@ -8,7 +8,7 @@ it is visible. There is one writer at a time; readers wait for nobody.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,11 +17,14 @@ from typing import Protocol
 import numpy as np
 
 from demoreel.errors import ArgumentError, DatasetNotFoundError, DiskFullError, MetadataError
-from demoreel.layouts.writing import PathLike, Values, write_json
+from demoreel.layouts.writing import PathLike, ProbedVideo, Values, write_json
 from demoreel.model import Info, Stats
 from demoreel.model.stats import combine_stats
 from demoreel.storage.atomic import staged
 from demoreel.storage.no_room import says_no_room
+
+Videos = Mapping[str, Path | ProbedVideo]
+"""A finished video of each camera."""
 
 APPENDABLE = ("v3.0", "lance-video", "lance-native")
 """The layouts that episodes can be appended to."""
@@ -35,8 +38,10 @@ class EpisodeDraft:
         columns: Every declared feature that is no camera, one row a frame. ``timestamp`` may be
             among them; the other default columns are made by the appender.
         tasks: The task of every frame.
-        videos: For each video camera a finished mp4 of exactly this episode's frames. The appender
-            takes the files over when the episode is committed; until then they stay.
+        videos: For each video camera a finished mp4 of exactly this episode's frames; or a function
+            that waits for them, which is called when all else is written. What was probed is not
+            probed again. The appender takes the files over when the episode is committed; until
+            then they stay.
         images: For each image camera the encoded pictures.
         stats: The episode's statistics; empty where there are none.
         histograms: For cameras whose levels were counted, channels x levels: the very counts that
@@ -45,7 +50,7 @@ class EpisodeDraft:
 
     columns: Mapping[str, Values]
     tasks: Sequence[str]
-    videos: Mapping[str, Path] = field(default_factory=dict)
+    videos: Videos | Callable[[], Videos] = field(default_factory=dict)
     images: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     stats: Stats = field(default_factory=dict)
     histograms: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -86,7 +91,10 @@ class Appender(Protocol):
         ...
 
     def check(self, draft: EpisodeDraft) -> None:
-        """Raise what ``append`` would refuse the episode for. Changes nothing."""
+        """Raise what ``append`` would refuse the episode for. Changes nothing.
+
+        Videos that are yet to come are not looked at.
+        """
         ...
 
     def append(self, draft: EpisodeDraft, *, total_stats: Stats | None = None) -> int:
@@ -104,6 +112,13 @@ class Appender(Protocol):
             VideoError: A video does not open.
             DiskFullError: There is no room. The dataset and the draft are as they were; append
                 again when there is.
+        """
+        ...
+
+    def rehearse(self, draft: EpisodeDraft, *, total_stats: Stats | None = None) -> None:
+        """Make all that ``append`` would make of such an episode, and leave nothing of it.
+
+        The first ``append`` then takes no longer than those after it.
         """
         ...
 

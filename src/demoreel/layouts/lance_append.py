@@ -29,12 +29,12 @@ from demoreel.layouts import lance_fit
 from demoreel.layouts.appending import no_room_is_an_error
 from demoreel.layouts.lance_history import has_history, keep_metadata
 from demoreel.layouts.lance_out import BYTES_COLUMN, FEATURE_NOTE, FiledVideo
-from demoreel.layouts.v3.appender import V3Appender
+from demoreel.layouts.v3.appender import V3Appender, Videos
 from demoreel.layouts.v3.compact import Merger, next_group
 from demoreel.layouts.v3.copying import Copying, copy_here
 from demoreel.layouts.v3.files import Files, Place, Run
 from demoreel.layouts.v3.resume import Book, read_book
-from demoreel.layouts.writing import NewEpisode
+from demoreel.layouts.writing import NewEpisode, NewVideo
 from demoreel.media.packet_bytes import PACKETS_COLUMN
 from demoreel.media.video import open_video
 from demoreel.model import Info, Stats
@@ -135,18 +135,25 @@ class LanceAppender(V3Appender):
         return LanceMerger(self.root, self._book, self._turn, self._commit, self._tables)
 
     def _write(
-        self, changes: Transaction, episode: NewEpisode, stats: Stats | None, info: Info
+        self,
+        changes: Transaction,
+        episode: NewEpisode,
+        videos: Videos,
+        stats: Stats | None,
+        info: Info,
     ) -> list[Run]:
-        runs = super()._write(changes, episode, stats, info)
+        runs = super()._write(changes, episode, videos, stats, info)
         self._tables.write_hints(changes, self._made)
         return runs
 
-    def _write_content(self, changes: Transaction, episode: NewEpisode) -> list[Run]:
+    def _write_content(
+        self, changes: Transaction, episode: NewEpisode, videos: Videos
+    ) -> Callable[[], list[Run]]:
         one = (episode.index, episode.index + 1)
         self._made = {}
-        if self._tables.videos is not None and episode.videos:
+        if self._tables.videos is not None and (filmed := videos()):
             stand_in = self._tables.videos.stand_in(changes.folder)
-            stand_in.append(self._write_videos(stand_in, episode))
+            stand_in.append(self._write_videos(stand_in, filmed))
             self._made[self._tables.videos] = stand_in.move_into(changes, self.root)
         stand_in = self._tables.frames.stand_in(changes.folder)
         rows = lance_fit.fitted_rows(
@@ -155,16 +162,17 @@ class LanceAppender(V3Appender):
         written = append_rows(stand_in.folder, rows)
         self._fragment = stand_in.append(written)
         self._made[self._tables.frames] = stand_in.move_into(changes, self.root)
-        return [
+        runs = [
             Run(*one, self._book.tables.upcoming, _size(written)),
             *(Run(*one, files.upcoming, 0) for files in self._book.videos.values()),
         ]
+        return lambda: runs
 
-    def _write_videos(self, stand_in: StandIn, episode: NewEpisode) -> list[str]:
+    def _write_videos(self, stand_in: StandIn, videos: Mapping[str, NewVideo]) -> list[str]:
         blobs = BlobPart(stand_in.folder, BYTES_COLUMN, append=True)
         filed = []
         for camera, files in self._book.videos.items():
-            video = open_video(episode.videos[camera].path)
+            video = open_video(videos[camera].path)
             assert isinstance(video.file, LocalFile)
             blobs.take(video.file)
             filed.append(FiledVideo(camera, *files.upcoming, video))

@@ -19,8 +19,26 @@ from demoreel.media.remux import Signature, probe
 from demoreel.model import DEFAULT_FEATURES, Info, Stats
 from demoreel.storage.atomic import staged
 
+_OWN = set(DEFAULT_FEATURES) - {"timestamp"}
+"""Columns that writers make themselves."""
+
 PathLike = str | os.PathLike[str]
 Values = np.ndarray | Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedVideo:
+    """A video that was looked into already.
+
+    Attributes:
+        path: The file.
+        signature: What decides with which others it can be joined.
+        frames: How many it shows.
+    """
+
+    path: Path
+    signature: Signature
+    frames: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +137,13 @@ class Intake:
         columns: Mapping[str, Values],
         *,
         tasks: Sequence[str],
-        videos: Mapping[str, PathLike],
+        videos: Mapping[str, PathLike | ProbedVideo] | None,
         images: Mapping[str, Sequence[bytes]],
         stats: Stats | None,
     ) -> NewEpisode:
         """Check an episode against ``info`` and return it, ready to be written. Changes nothing.
+
+        Videos that are None are yet to come: ``check_videos`` looks at them.
 
         Raises:
             ArgumentError: Something is missing, too many, or of the wrong shape or type.
@@ -134,7 +154,7 @@ class Intake:
         length = len(tasks)
         if length == 0 or isinstance(tasks, str):
             raise ArgumentError("tasks must name the task of every frame, and an episode has some.")
-        self._check_keys(columns, videos, images)
+        self._check_keys(columns, images)
         given: dict[str, Values] = {**columns, **images}
         given |= self.default_columns(tasks, timestamps=columns.get("timestamp"))
         arrays = [
@@ -147,9 +167,23 @@ class Intake:
             length=length,
             tasks=list(dict.fromkeys(tasks)),
             table=pa.Table.from_arrays(arrays, schema=self.schema),
-            videos={key: self._checked_video(key, videos[key], length) for key in videos},
+            videos=self.check_videos(videos, length) if videos is not None else {},
             stats=stats,
         )
+
+    def check_videos(
+        self, videos: Mapping[str, PathLike | ProbedVideo], length: int
+    ) -> dict[str, NewVideo]:
+        """Return the videos of an episode of so many frames, checked. Changes nothing.
+
+        Raises:
+            ArgumentError: One is missing.
+            UnknownKeyError: There is no such camera.
+            VideoError: One does not open.
+            FrameMismatchError: One has another number of frames.
+        """
+        self._refuse_other("video camera", set(videos), set(self.info.video_keys))
+        return {key: self._checked_video(key, videos[key], length) for key in videos}
 
     def accept(self, episode: NewEpisode) -> None:
         """Count the episode in; called when it has been written."""
@@ -176,22 +210,17 @@ class Intake:
             extra={**self.info.extra, **extra},
         )
 
-    def _check_keys(
-        self, columns: Mapping[str, Any], videos: Mapping[str, Any], images: Mapping[str, Any]
-    ) -> None:
-        own = set(DEFAULT_FEATURES) - {"timestamp"}
-        cameras = set(self.info.cameras)
-        declared = set(self.info.features) - cameras - own
-        for what, given, wanted in (
-            ("column", set(columns), declared),
-            ("video camera", set(videos), set(self.info.video_keys)),
-            ("image camera", set(images), set(self.info.image_keys)),
-        ):
-            for key in sorted(given - wanted):
-                made = "the writer makes it itself" if key in own else nearest(key, wanted)
-                raise UnknownKeyError(f"The dataset declares no {what} {key!r}.", hint=made)
-            for key in sorted(wanted - given - {"timestamp"}):
-                raise ArgumentError(f"The episode lacks the {what} {key!r}.")
+    def _check_keys(self, columns: Mapping[str, Any], images: Mapping[str, Any]) -> None:
+        declared = set(self.info.features) - set(self.info.cameras) - _OWN
+        self._refuse_other("column", set(columns), declared)
+        self._refuse_other("image camera", set(images), set(self.info.image_keys))
+
+    def _refuse_other(self, what: str, given: set[str], wanted: set[str]) -> None:
+        for key in sorted(given - wanted):
+            made = "the writer makes it itself" if key in _OWN else nearest(key, wanted)
+            raise UnknownKeyError(f"The dataset declares no {what} {key!r}.", hint=made)
+        for key in sorted(wanted - given - {"timestamp"}):
+            raise ArgumentError(f"The episode lacks the {what} {key!r}.")
 
     def _check_stats(self, stats: Stats | None) -> None:
         """Every episode's statistics become one row of one table, so their names must agree."""
@@ -204,17 +233,17 @@ class Intake:
             episode=self.episodes,
         )
 
-    def _checked_video(self, camera: str, path: PathLike, length: int) -> NewVideo:
-        signature, frames = probe(path)
-        if frames != length:
+    def _checked_video(self, camera: str, given: PathLike | ProbedVideo, length: int) -> NewVideo:
+        video = given if isinstance(given, ProbedVideo) else ProbedVideo(Path(given), *probe(given))
+        if video.frames != length:
             raise FrameMismatchError(
-                f"The video has {frames} frames; the episode has {length} rows.",
+                f"The video has {video.frames} frames; the episode has {length} rows.",
                 hint="a video must hold exactly the frames of its episode",
                 episode=self.episodes,
                 camera=camera,
-                file=path,
+                file=video.path,
             )
-        return NewVideo(Path(path), signature, os.path.getsize(path))
+        return NewVideo(video.path, video.signature, os.path.getsize(video.path))
 
 
 def _stat_keys(stats: Stats | None) -> set[tuple[str, str]]:

@@ -119,6 +119,7 @@ class VideoEncoder:
         self._reformatter = VideoReformatter()
         self._container: OutputContainer | None = None
         self._stream: VideoStream | None = None
+        self._ended: VideoStream | None = None
         _check_size(self.path, self.settings, width, height)
         try:
             self._container = av.open(str(self.path), "w", format="mp4")
@@ -163,8 +164,12 @@ class VideoEncoder:
         self._write(frame)
         self.frames += 1
 
-    def close(self) -> int:
+    def close(self, *, codec_later: bool = False) -> int:
         """Finish the file and return its number of frames.
+
+        Args:
+            codec_later: Let the codec's threads end with this object, not now: that takes longer
+                than finishing the file, for which somebody may wait.
 
         Raises:
             VideoError: No picture was added, the file could not be finished, or the encoder gave
@@ -176,6 +181,7 @@ class VideoEncoder:
             self.abort()
             raise VideoError("No pictures were added, so there is no video.", file=self.path)
         self._write(None)
+        self._ended = self._stream if codec_later else None
         container = self._let_go()
         try:
             container.close()

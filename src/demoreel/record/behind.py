@@ -18,7 +18,7 @@ import numpy as np
 from demoreel.errors import DatasetBusyError, DemoreelError
 from demoreel.layouts.appending import open_appender
 from demoreel.record.commit import Committer, Taken
-from demoreel.record.encoding import PendingVideos, recover_pending
+from demoreel.record.encoding import FinishedVideo, PendingVideos, recover_pending
 from demoreel.record.rows_file import read_rows, write_rows
 from demoreel.stats.running import Pictures
 
@@ -64,7 +64,7 @@ class Behind:
                     return
                 pending, taken, rows = self._queue[0]
             try:
-                self._committer.commit(taken, pending.wait())
+                commit_finished(self._committer, taken, pending.wait())
             except BaseException as error:  # whoever records must hear of it
                 with self._changed:
                     self._failure, self._thread = error, None
@@ -90,6 +90,12 @@ class Behind:
         with self._changed:
             self._changed.wait_for(lambda: not self._queue or self._failure is not None)
         self.raise_failure()
+
+
+def commit_finished(committer: Committer, taken: Taken, videos: Mapping[str, FinishedVideo]) -> int:
+    """Commit an episode whose videos are there; return its number."""
+    filmed = {key: video.stats for key, video in videos.items()}
+    return committer.commit(taken, filmed, lambda: videos)
 
 
 def rows_path(workdir: Path, episode: int) -> Path:
@@ -148,9 +154,8 @@ def commit_pending(root: Path, committer: Committer) -> int:
         if committer.episodes <= int(sealed.note["episode"]):
             taken = read_rows(rows, committer.info)
             counts = _counts(sealed.note)
-            committer.commit(
-                Taken(taken.tasks, taken.columns, taken.images, counts), sealed.finish()
-            )
+            whole = Taken(taken.tasks, taken.columns, taken.images, counts)
+            commit_finished(committer, whole, sealed.finish())
             done += 1
         sealed.forget()
         rows.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from demoreel.model import DEFAULT_FEATURES, DepthCode, Feature, Info
 from demoreel.record.spec import CAPTURE_TIME
 
 _MADE_HERE = frozenset(DEFAULT_FEATURES)
+_FEWEST = 512  # rows that there is room for from the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,25 +203,41 @@ def _whole_millimetres(feature: Feature, depth: np.ndarray) -> np.ndarray:
     return millimetres.astype(np.uint16)
 
 
-@dataclass(slots=True)
 class EpisodeRows:
-    """The rows of the episode that is being recorded; its pictures are elsewhere."""
+    """The rows of the episode that is being recorded; its pictures are elsewhere.
 
-    tasks: list[str] = field(default_factory=list)
-    columns: dict[str, list[Any]] = field(default_factory=dict)
+    Attributes:
+        tasks: The task of every row.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: list[str] = []
+        self._numbers: dict[str, np.ndarray] = {}  # columns, longer than there are rows
+        self._values: dict[str, list[Any]] = {}
 
     def __len__(self) -> int:
         return len(self.tasks)
 
     def add(self, frame: CheckedFrame) -> None:
         """Take one frame's row."""
+        place = len(self.tasks)
+        for key, value in frame.numbers.items():
+            column = self._numbers.get(key)
+            if column is None or len(column) == place:
+                column = self._numbers[key] = _twice_as_long(column, value)
+            column[place] = value
+        for key, value in frame.values.items():
+            self._values.setdefault(key, []).append(value)
         self.tasks.append(frame.task)
-        for key, value in (frame.numbers | frame.values).items():
-            self.columns.setdefault(key, []).append(value)
 
-    def finished(self, info: Info) -> dict[str, Any]:
+    def finished(self) -> dict[str, Any]:
         """Return every column, numbers as arrays."""
-        return {
-            key: np.stack(values) if info.features[key].is_numeric else values
-            for key, values in self.columns.items()
-        }
+        numbers = {key: column[: len(self)] for key, column in self._numbers.items()}
+        return {**numbers, **self._values}
+
+
+def _twice_as_long(column: np.ndarray | None, value: np.ndarray) -> np.ndarray:
+    before = np.empty((0, *value.shape), value.dtype) if column is None else column
+    return np.concatenate(
+        [before, np.empty((max(_FEWEST, len(before)), *value.shape), value.dtype)]
+    )

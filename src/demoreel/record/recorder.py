@@ -7,7 +7,6 @@ happens, and whoever opens the dataset sees it.
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import time
@@ -17,11 +16,9 @@ from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from demoreel.errors import ArgumentError, EncoderBehindError
 from demoreel.layouts.appending import Appender
-from demoreel.media.settings import VideoSettings
 from demoreel.model import Info
 from demoreel.record.behind import WORKDIR, Behind, seal_note, write_sealed_rows
 from demoreel.record.clock import CaptureClock, EpisodeReport, timing
@@ -30,8 +27,8 @@ from demoreel.record.encoding import Backlog, CameraEncoders, CameraPlan
 from demoreel.record.frames import CheckedFrame, EpisodeRows, FrameCheck
 from demoreel.record.images import ImageWriters
 from demoreel.record.merging import Merger
+from demoreel.record.rehearsal import Rehearsal
 from demoreel.record.spec import CAPTURE_TIME
-from demoreel.stats.running import Numbers
 
 _BEHIND_S = 0.5  # of recording yet to encode, from which saving does not wait for the encoders
 
@@ -92,7 +89,7 @@ class Recorder:
             else None
         )
         self._images = ImageWriters(self.info.image_keys, workdir=workdir, memory_mb=memory_mb)
-        _try_what_saving_needs(workdir)
+        self._rehearsal = Rehearsal(committer, task=task)
         self._begin_episode()
 
     def _begin_episode(self) -> None:
@@ -168,6 +165,8 @@ class Recorder:
             if self._on_behind == "error":
                 raise
             return False
+        if not len(self._rows) and not self._behind.waiting:
+            self._rehearsal.see(checked.task)
         self._rows.add(checked)
         self._captured.append(now)
         return True
@@ -204,11 +203,14 @@ class Recorder:
         if not len(self._rows):
             raise ArgumentError("The episode has no frames, so there is nothing to save.")
         begin = time.perf_counter()
+        pending = self._is_behind()
+        if not pending and self._encoders is not None:
+            self._encoders.end_episode()  # so that they finish meanwhile
+        self._rehearsal.wait()
         if self._taken is None:
             images, counts = self._images.finish_episode()
-            columns = self._rows.finished(self.info)
+            columns = self._rows.finished()
             self._taken = Taken(list(self._rows.tasks), columns, images, counts)
-        pending = self._is_behind()
         index = self._seal(self._taken) if pending else self._commit(self._taken)
         backlog = self.backlog
         report = EpisodeReport(
@@ -229,11 +231,12 @@ class Recorder:
         return self._behind.waiting > 0 or self.backlog.seconds_behind > _BEHIND_S
 
     def _commit(self, taken: Taken) -> int:
-        if self._encoders is None:
-            return self._committer.commit(taken, {})
-        self._encoders.end_episode()
-        numbers = self._committer.count_numbers(taken)  # while the encoders finish
-        return self._committer.commit(taken, self._encoders.finish_episode(), numbers=numbers)
+        encoders = self._encoders
+        if encoders is None:
+            return self._committer.commit(taken, {}, dict)
+        numbers = self._committer.count_numbers(taken)
+        filmed = encoders.count_episode()
+        return self._committer.commit(taken, filmed, encoders.finish_episode, numbers=numbers)
 
     def _seal(self, taken: Taken) -> int:
         assert self._encoders is not None
@@ -262,6 +265,7 @@ class Recorder:
         if self._closed:
             return
         self.discard_episode()
+        self._rehearsal.wait()
         self._closed = True
         try:
             self._behind.wait()
@@ -304,26 +308,3 @@ class Recorder:
             f"<Recorder {self.root.name}: {self.num_episodes} episodes, {self.num_frames} frames, "
             f"{self.pending_frames} pending>"
         )
-
-
-def _try_what_saving_needs(workdir: Path) -> None:
-    """Import and use now what the first ``save_episode`` would: it would take it half a second."""
-    import pyarrow.parquet as pq
-
-    from demoreel.media.encode import VideoEncoder
-    from demoreel.media.remux import probe
-
-    importlib.import_module("demoreel.media.video")
-    numbers = Numbers()
-    numbers.add(np.zeros((2, 1)))
-    numbers.finish()
-    wide = {f"{number}": np.zeros(1) for number in range(100)}
-    pq.write_table(pa.table(wide), pa.BufferOutputStream())  # imports pandas, where there is one
-    path = workdir / f".trial-{os.getpid()}.mp4"
-    settings = VideoSettings(codec="mpeg4")
-    try:
-        with VideoEncoder(path, fps=30, width=32, height=32, settings=settings) as video:
-            video.add(np.zeros((32, 32, 3), np.uint8))
-        probe(path)
-    finally:
-        path.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from demoreel.edit.statistics.passes import all_numbers
 from demoreel.layouts.base import Reader
 from demoreel.layouts.histograms import histogram_files
 from demoreel.model import Feature, Stats
-from demoreel.stats.levels import camera_stats
+from demoreel.stats.levels import cameras_stats
 from demoreel.stats.running import Pictures, combine
 
 
@@ -39,26 +39,29 @@ class Totals:
         return combine([before, numbers]) if before else numbers
 
     def with_pictures(
-        self, stats: Stats, pictures: Mapping[str, Pictures], features: Mapping[str, Feature]
-    ) -> Stats:
-        """Return the statistics of the cameras with one more episode.
+        self, pictures: Mapping[str, Pictures], features: Mapping[str, Feature]
+    ) -> tuple[Stats, Stats]:
+        """Return the statistics of the cameras: of one more episode, and of all with it.
 
         Args:
-            stats: The episode's, of each camera.
-            pictures: The counts that they follow from.
+            pictures: The episode's counts.
             features: The dataset's features.
         """
         if self._counted is None:
+            found = cameras_stats({key: [counts] for key, counts in pictures.items()}, features)
+            stats = {key: kinds for key, (kinds,) in found.items()}
             before = {key: kinds for key, kinds in (self._total or {}).items() if key in stats}
-            return combine([before, stats])
-        whole = {}
-        for key, counts in pictures.items():
-            merged = Pictures()
-            if key in self._counted:
-                merged.merge(self._counted[key])
-            merged.merge(counts)
-            whole[key] = camera_stats(merged, features[key])
-        return whole
+            return stats, combine([before, stats])
+        both = {key: [counts, self._merged(key, counts)] for key, counts in pictures.items()}
+        found = cameras_stats(both, features)
+        return {key: one for key, (one, _) in found.items()}, {k: a for k, (_, a) in found.items()}
+
+    def _merged(self, camera: str, counts: Pictures) -> Pictures:
+        merged = Pictures()
+        for part in ((self._counted or {}).get(camera), counts):
+            if part is not None:
+                merged.merge(part)
+        return merged
 
     def keep(self, total: Stats, pictures: Mapping[str, Pictures]) -> None:
         """Remember that the episode is saved, and what the statistics are now."""

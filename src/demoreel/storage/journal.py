@@ -30,7 +30,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -93,6 +93,7 @@ class Transaction:
         self.recorded = False
         self._steps: list[Step] = []
         self._forced: dict[str, Future[None]] = {}  # by staged name
+        self._described: set[int] = set()  # places in the steps
         self._grown: set[Path] = set()  # folders that got a new folder
 
     def new(self, final: str) -> Path:
@@ -107,12 +108,23 @@ class Transaction:
         Costs nothing where the disk has hard links, and a copy elsewhere. Forcing it to disk begins
         at once, beside what the caller does next.
         """
-        staged = self.new(final)
+        self.fill(self.new(final), source)
+
+    def fill(self, staged: Path, source: Path) -> None:
+        """Give a file that was announced with ``new`` the content of another; see ``take``."""
         try:
             os.link(source, staged)
         except OSError:
             shutil.copyfile(source, staged)
         self._force([staged])
+
+    def begin_forcing(self) -> None:
+        """Have what was written so far forced to disk, beside what the caller does next.
+
+        It must be whole; what was only announced is passed over.
+        """
+        self._force(path for path in self._staged() if path.exists())
+        self._describe()
 
     def force(self) -> None:
         """Force all that was written so far to disk, so that ``record`` has little left to do.
@@ -120,8 +132,11 @@ class Transaction:
         Raises:
             OSError: The disk is full or not writable; nothing has happened.
         """
-        self._force([self.folder / step.staged for step in self._steps if step.staged])
+        self._force(self._staged())
         self._wait_until_forced()
+
+    def _staged(self) -> list[Path]:
+        return [self.folder / step.staged for step in self._steps if step.staged]
 
     def _force(self, files: Iterable[Path]) -> None:
         for path in files:
@@ -139,23 +154,18 @@ class Transaction:
     def record(self) -> None:
         """Force everything to disk and commit. When this returns, the change will happen.
 
-        Costs a disk flush per file, at once for all of them, and two for the record.
+        Costs a disk flush per file, at once for all of them and the record, and one for its name.
 
         Raises:
             OSError: The disk is full or not writable; nothing has happened.
         """
-        self._force([self.folder / step.staged for step in self._steps if step.staged])
-        names = _disk.submit(sync_path, self.folder)
-        self._steps = [self._described(step) for step in self._steps]
-        for folder in {(self.root / step.final).parent for step in self._steps}:
-            self._make(folder)
-        self._wait_until_forced()
-        names.result()
+        self._force(self._staged())
+        self._describe()
         fresh = self.folder / "journal.json"
         with open(fresh, "xb") as file:
             file.write(_to_json(self.folder.name, self._steps))
-            file.flush()
-            os.fsync(file.fileno())
+        self._force([fresh, self.folder])  # the folder when all names are in it
+        self._wait_until_forced()
         record = self.root / _RECORD
         os.rename(fresh, record)
         try:
@@ -199,12 +209,27 @@ class Transaction:
             folder.mkdir(exist_ok=True)
             self._grown.add(folder.parent)
 
-    def _described(self, step: Step) -> Step:
-        if step.staged is None:
-            return step
-        found = _check_sum(self.folder / step.staged)
+    def _describe(self) -> None:
+        """Find out all that the record says of the files that are being forced to disk."""
+        for place, step in enumerate(self._steps):
+            ready = step.staged is None or step.staged in self._forced
+            if ready and place not in self._described:
+                self._described.add(place)
+                self._make((self.root / step.final).parent)
+                if step.staged is not None:
+                    self._steps[place] = self._with_check(step, self.folder / step.staged)
+
+    def _with_check(self, step: Step, staged: Path) -> Step:
+        found = _check_sum(staged)
         assert found is not None, f"{step.final} was announced and not written"
-        return Step(step.final, step.staged, *found, os.path.lexists(self.root / step.final))
+        final = self.root / step.final
+        replaces = os.path.lexists(final)
+        if replaces:
+            # A second name for the old file, until all is settled: a step that frees a file takes
+            # as long as all the others.
+            with suppress(OSError):
+                os.link(final, staged.with_name(f"{staged.name}.old"))
+        return Step(step.final, step.staged, *found, replaces)
 
 
 def roll_forward(root: Path) -> bool:
@@ -298,8 +323,11 @@ def _take(root: Path, folder: Path, step: Step) -> None:
     if step.staged is None:
         final.unlink(missing_ok=True)
         return
-    final.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(folder / step.staged, final)
+    try:
+        os.replace(folder / step.staged, final)
+    except FileNotFoundError:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(folder / step.staged, final)
 
 
 def _is_done(root: Path, folder: Path, step: Step) -> bool:

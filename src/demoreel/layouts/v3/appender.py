@@ -9,16 +9,17 @@ not depend on how many episodes there are.
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.errors import ArgumentError
@@ -33,9 +34,10 @@ from demoreel.layouts.histograms import (
 from demoreel.layouts.v3.compact import Merger, read_stale
 from demoreel.layouts.v3.copying import CopyingProcess, copy_here
 from demoreel.layouts.v3.files import Run
-from demoreel.layouts.v3.meta_files import episode_row, write_tasks
+from demoreel.layouts.v3.meta_files import write_tasks
 from demoreel.layouts.v3.resume import APPENDED, Book, read_book
-from demoreel.layouts.writing import Intake, NewEpisode, Values, write_json
+from demoreel.layouts.v3.row_file import RowFiles
+from demoreel.layouts.writing import Intake, NewEpisode, NewVideo, Values, write_json
 from demoreel.model import Info, Stats, stats_to_json
 from demoreel.storage.atomic import sync_path
 from demoreel.storage.journal import (
@@ -49,6 +51,9 @@ from demoreel.storage.journal import (
 from demoreel.storage.writer_lock import WriterLock
 
 VERSION = "v3.0"
+Videos = Callable[[], Mapping[str, NewVideo]]
+"""Gives an episode's videos, and waits for them if they are not there yet."""
+
 _SOON_S = 0.01  # after a commit, a control loop has its next frame ready, and goes first
 
 
@@ -95,6 +100,7 @@ class V3Appender:
         self._settling: Future[None] | None = None
         self._hurry = threading.Event()
         self._merger = self._new_merger()
+        self._row_files = RowFiles({APPENDED: b"1"})
 
     def _read_book(self) -> Book:
         return read_book(self.root)
@@ -140,22 +146,32 @@ class V3Appender:
     def append(self, draft: EpisodeDraft, *, total_stats: Stats | None = None) -> int:
         """Commit an episode and return its index; see ``layouts/appending.py``.
 
-        Cost: writing the episode's rows, and about three disk flushes one after the other.
+        Cost: writing the episode's rows, and two disk flushes one after the other.
         """
         with self._turn:
             self._refuse_pending()
             episode = self._checked(draft)
+            videos = self._videos_of(draft, episode)
             stats = self._total(draft.stats, total_stats)
             info = self._info_with(episode)
             with no_room_is_an_error(self.root):
                 with transaction(self.root) as changes:
-                    runs = self._write(changes, episode, stats, info)
+                    runs = self._write(changes, episode, videos, stats, info)
                     changes.record()
                 self._put_in_place(changes)
             self._count_in(episode, stats, info, runs)
-            for path in draft.videos.values():
-                Path(path).unlink(missing_ok=True)
+            for video in videos().values():
+                video.path.unlink(missing_ok=True)
             return episode.index
+
+    def rehearse(self, draft: EpisodeDraft, *, total_stats: Stats | None = None) -> None:
+        """Make all that ``append`` would make of such an episode, and leave nothing of it."""
+        with self._turn:
+            self._refuse_unusable()
+            episode = self._checked(draft)
+            with no_room_is_an_error(self.root), transaction(self.root) as changes:
+                self._write_content(changes, episode, dict)
+                self._write_metadata(changes, episode, total_stats, self._info_with(episode))
 
     def replace_stats(
         self, stats: Stats, *, approximate: Mapping[str, Sequence[str]] | None = None
@@ -248,11 +264,18 @@ class V3Appender:
         episode = self._intake.check(
             draft.columns,
             tasks=draft.tasks,
-            videos=draft.videos,
+            videos=None if callable(draft.videos) else draft.videos,
             images=draft.images,
             stats=draft.stats or None,
         )
         return replace(episode, histograms=draft.histograms)
+
+    def _videos_of(self, draft: EpisodeDraft, episode: NewEpisode) -> Videos:
+        """Return what gives the episode's videos, checked, and waits for them if need be."""
+        coming = draft.videos
+        if not callable(coming):
+            return lambda: episode.videos
+        return lru_cache(1)(lambda: self._intake.check_videos(coming(), episode.length))
 
     def _total(self, more: Stats, total: Stats | None) -> Stats | None:
         """Return the dataset's statistics with one more episode, as far as there can be any."""
@@ -277,14 +300,28 @@ class V3Appender:
         )
 
     def _write(
-        self, changes: Transaction, episode: NewEpisode, stats: Stats | None, info: Info
+        self,
+        changes: Transaction,
+        episode: NewEpisode,
+        videos: Videos,
+        stats: Stats | None,
+        info: Info,
     ) -> list[Run]:
-        """Write all of the episode's files aside, in the order in which they are to appear."""
+        """Write all of the episode's files aside, in the order in which they are to appear.
+
+        What can be written before the videos are there is.
+        """
+        content = self._write_content(changes, episode, videos)
+        metadata = self._write_metadata(changes, episode, stats, info)
+        changes.begin_forcing()
+        return [*content(), metadata]
+
+    def _write_metadata(
+        self, changes: Transaction, episode: NewEpisode, stats: Stats | None, info: Info
+    ) -> Run:
         book = self._book
-        one = (episode.index, episode.index + 1)
-        runs = self._write_content(changes, episode)
         path = changes.new(book.metadata.name_of(book.metadata.upcoming))
-        runs.append(Run(*one, book.metadata.upcoming, self._write_row(path, episode)))
+        size = self._write_row(path, episode)
         if episode.histograms:
             write_histograms(
                 changes.new(histograms_name(book.metadata.upcoming)),
@@ -298,33 +335,40 @@ class V3Appender:
             numbers = {task: len(self.tasks) + place for place, task in enumerate(fresh)}
             write_tasks(changes.new("meta/tasks.parquet"), {**self.tasks, **numbers})
         if stats is not None:
-            write_json(changes.new("meta/stats.json"), stats_to_json(stats))
+            # Without line breaks, which take longer than all else; ``replace_stats`` makes them.
+            text = json.dumps(stats_to_json(stats), ensure_ascii=False)
+            changes.new("meta/stats.json").write_text(text, "utf-8", "backslashreplace")
         write_json(changes.new("meta/info.json"), info.to_json())
-        return runs
+        return Run(episode.index, episode.index + 1, book.metadata.upcoming, size)
 
     def _write_row(self, path: Path, episode: NewEpisode) -> int:
         """Write the episode's metadata and return their size."""
-        row = episode_row(self._row(episode), self._book.schema)
-        row = row.replace_schema_metadata({**(row.schema.metadata or {}), APPENDED: b"1"})
-        buffer = pa.BufferOutputStream()  # a hundred columns would be hundreds of small writes
-        # Of one row neither a dictionary nor extremes are of use; merging writes both.
-        pq.write_table(
-            row, buffer, compression="snappy", use_dictionary=False, write_statistics=False
-        )
-        return path.write_bytes(buffer.getvalue())
+        return path.write_bytes(self._row_files.encoded(self._row(episode), self._book.schema))
 
-    def _write_content(self, changes: Transaction, episode: NewEpisode) -> list[Run]:
-        """Write the episode's videos and rows aside; return where they lie, the rows first."""
+    def _write_content(
+        self, changes: Transaction, episode: NewEpisode, videos: Videos
+    ) -> Callable[[], list[Run]]:
+        """Write the episode's rows aside.
+
+        Returns:
+            What takes the videos when all else is written, and returns where both lie, the rows
+            first.
+        """
         book = self._book
         one = (episode.index, episode.index + 1)
-        runs = []
-        for key, files in book.videos.items():
-            video = episode.videos[key]
-            changes.take(video.path, files.name_of(files.upcoming))
-            runs.append(Run(*one, files.upcoming, video.size, video.signature))
+        films = {key: changes.new(f.name_of(f.upcoming)) for key, f in book.videos.items()}
         path = changes.new(book.tables.name_of(book.tables.upcoming))
         pq.write_table(episode.table, path, row_group_size=episode.length, compression="snappy")
-        return [Run(*one, book.tables.upcoming, path.stat().st_size), *runs]
+        rows = Run(*one, book.tables.upcoming, path.stat().st_size)
+
+        def take_videos() -> list[Run]:
+            runs = [rows]
+            for key, video in videos().items():
+                changes.fill(films[key], video.path)
+                runs.append(Run(*one, book.videos[key].upcoming, video.size, video.signature))
+            return runs
+
+        return take_videos
 
     def _row(self, episode: NewEpisode) -> dict[str, Any]:
         book = self._book

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from demoreel.layouts.base import Clip, Column
-from demoreel.layouts.rows import ParquetRows, rows_of, rows_once
+from demoreel.layouts.rows import ParquetRows, Rows, rows_of, rows_once
 from demoreel.layouts.v3.metadata import V3Metadata
-from demoreel.media.video import open_video
+from demoreel.media.video import Video, open_video
 from demoreel.model import Info
 
 
@@ -29,7 +29,7 @@ class V3Reader(V3Metadata):
         super().__init__(root, info, filmed=info.video_keys)
 
     @cached_property
-    def _rows(self) -> ParquetRows:
+    def _rows(self) -> Rows:
         return ParquetRows(
             self.root,
             self.info,
@@ -66,5 +66,7 @@ class V3Reader(V3Metadata):
 
     def clip(self, position: int, camera: str) -> Clip:
         """Return where the episode lies in its video, checked against its neighbours there."""
-        video = open_video(self.root / self.video_file(position, camera))
-        return self._locate(position, camera, video)
+        return self._locate(position, camera, self._video(self.video_file(position, camera)))
+
+    def _video(self, name: str) -> Video:
+        return open_video(self.root / name)

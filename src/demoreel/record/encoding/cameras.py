@@ -25,6 +25,7 @@ from demoreel.record.encoding.lane import Lane, Take
 from demoreel.record.encoding.pending import PendingVideos, finished_videos, write_manifest
 from demoreel.record.encoding.plan import Backlog, CameraPlan, FinishedVideo
 from demoreel.record.encoding.spill import DiskThread
+from demoreel.stats.running import Pictures
 
 _FEWEST_PLACES = 8
 _MOST_THREADS = 4
@@ -161,6 +162,24 @@ class CameraEncoders:
         """
         if self._finished is None:
             self._end_takes()
+
+    def count_episode(self) -> Mapping[str, Pictures]:
+        """Wait until the episode's pictures are counted; the last ones may still be encoded.
+
+        Raises:
+            ArgumentError: A camera has no picture.
+            EncoderBehindError: As for ``finish_episode``.
+            VideoError: As for ``finish_episode``.
+            FrameMismatchError: As for ``finish_episode``.
+        """
+        self.end_episode()
+        if self._finished is None:
+            takes = self._takes
+            with self._changed:
+                self._changed.wait_for(lambda: _are_counted(takes) or self._is_settled(takes))
+            if _are_counted(takes):
+                return {key: take.counted for key, take in takes.items() if take.counted}
+        return {key: video.stats for key, video in self.finish_episode().items()}
 
     def finish_episode(self) -> Mapping[str, FinishedVideo]:
         """Wait for what is still being encoded and return the episode's videos.
@@ -363,6 +382,10 @@ class CameraEncoders:
 
 def _threads_each(cameras: int) -> int:
     return max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // cameras))
+
+
+def _are_counted(takes: Mapping[str, Take]) -> bool:
+    return all(take.counted is not None for take in takes.values())
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:

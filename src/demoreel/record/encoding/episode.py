@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from demoreel.errors import VideoError
 from demoreel.media.encode import VideoEncoder
+from demoreel.media.remux import probe
 from demoreel.record.encoding.files import packets_path, video_path
 from demoreel.record.encoding.packet_file import PacketFile
-from demoreel.record.encoding.plan import CameraPlan
+from demoreel.record.encoding.plan import CameraPlan, FinishedVideo
 from demoreel.record.encoding.shared import Progress
 from demoreel.stats.running import Pictures
 
@@ -60,6 +63,7 @@ class EpisodeEncoder:
             self._safe, self._stats = 0, Pictures()
             note.advance(episode, 0, self._stats)
         self._waiting: deque[np.ndarray] = deque()
+        self._counted: deque[Pictures] = deque()  # ahead of their packets, in their order
         self._log = PacketFile(packets_path(base), keep=self._safe)
         try:
             self._video = VideoEncoder(
@@ -96,20 +100,37 @@ class EpisodeEncoder:
         self._video.add(picture)
         self._note_progress()
 
-    def finish(self) -> tuple[int, Pictures]:
-        """Finish the video; return its frames and the counts of its pictures.
+    def counts_with(self, pictures: Sequence[np.ndarray]) -> Pictures:
+        """Return the counts of all pictures, given those that ``add`` has yet to take.
+
+        Counting comes before encoding then, and is not done again.
+        """
+        self._counted = deque(_counts_of(picture) for picture in (*self._waiting, *pictures))
+        whole = Pictures()
+        for part in (self._stats, *self._counted):
+            whole.merge(part)
+        return whole
+
+    def finish(self) -> FinishedVideo:
+        """Finish the video, and look whether it opens and has all of its frames.
 
         Raises:
             VideoError: It could not be finished; call ``abort``.
             OSError: A packet could not be noted; call ``abort``.
         """
-        frames = self._video.close()
+        frames = self._video.close(codec_later=True)
         self._note_progress()
         self._log.close()
-        return frames, self._stats
+        signature, found = probe(self._video.path)
+        if found != frames:
+            raise VideoError(
+                f"{frames} frames were written, and {found} are in the video.",
+                file=self._video.path,
+            )
+        return FinishedVideo(self._video.path, frames, self._stats, signature)
 
     def abort(self) -> None:
-        """Stop. What is safe stays so."""
+        """Stop. What is safe stays so. May be called after ``finish``, and twice."""
         self._video.abort()
         self._log.close()
 
@@ -117,6 +138,14 @@ class EpisodeEncoder:
         if self._video.whole == self._safe:
             return
         while self._safe < self._video.whole:
-            self._stats.add(self._waiting.popleft())
+            picture = self._waiting.popleft()
+            counts = self._counted.popleft() if self._counted else _counts_of(picture)
+            self._stats.merge(counts)
             self._safe += 1
         self._note.advance(self._episode, self._safe, self._stats)
+
+
+def _counts_of(picture: np.ndarray) -> Pictures:
+    counts = Pictures()
+    counts.add(picture)
+    return counts

@@ -63,6 +63,7 @@ class Take:
     ended: bool = False
     dropped: bool = False
     sealed: bool = False
+    counted: Pictures | None = None
     finished: FinishedVideo | None = None
     failure: str | None = None
     stuck: str | None = None
@@ -363,10 +364,13 @@ class Lane:
             take.stuck = rest[0] if kind == "stuck" else None
             if kind == "failed":
                 take.failure = rest[0]
+            elif kind == "counted":
+                take.counted = Pictures.counted(rest[1], rest[0])
             elif kind == "done":
-                frames, histogram = rest
-                stats = Pictures.counted(histogram, frames)
-                take.finished = FinishedVideo(video_path(take.base), frames, stats)
+                frames, histogram, signature = rest
+                take.counted = Pictures.counted(histogram, frames)
+                path = video_path(take.base)
+                take.finished = FinishedVideo(path, frames, take.counted, signature)
                 # Not now: the disk is to be left alone until the episode is committed.
                 files = [] if take.sealed else [packets_path(take.base)]
                 self._leftovers.append(partial(_clear, take, *files))

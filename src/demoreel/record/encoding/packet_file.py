@@ -83,8 +83,10 @@ class PacketFile:
         self._end += len(record)
 
     def close(self) -> None:
-        """Close the file, which stays."""
-        os.close(self._handle)
+        """Close the file, which stays. May be called twice."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
 
     def _write(self, data: bytes, at: int) -> None:
         written = os.pwrite(self._handle, data, at)

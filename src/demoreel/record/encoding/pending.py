@@ -26,7 +26,6 @@ from demoreel.record.encoding.files import (
     episode_folders,
     packets_path,
     spill_path,
-    video_path,
 )
 from demoreel.record.encoding.lane import Lane, Sealed, Take
 from demoreel.record.encoding.plan import CameraPlan, FinishedVideo
@@ -136,17 +135,17 @@ class SealedEpisode:
         try:
             for picture in _pictures(plan, spill_path(base), camera["places"]):
                 encoder.add(picture)
-            frames, stats = encoder.finish()
+            video = encoder.finish()
         except BaseException:
             encoder.abort()
             raise
-        if frames != camera["put"]:
+        if video.frames != camera["put"]:
             raise FrameMismatchError(
-                f"{camera['put']} pictures were put, and the video has {frames} frames.",
+                f"{camera['put']} pictures were put, and the video has {video.frames} frames.",
                 camera=plan.key,
                 file=self.folder,
             )
-        return FinishedVideo(video_path(fresh), frames, stats)
+        return video
 
 
 class _Note:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from demoreel.errors import ArgumentError
 from demoreel.media.settings import VideoSettings
 from demoreel.stats.running import Pictures
+
+if TYPE_CHECKING:
+    from demoreel.media.remux import Signature  # with PyAV
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +73,13 @@ class FinishedVideo:
         path: The mp4 file, complete but not forced to disk; the caller moves it away.
         frames: How many frames it has: exactly as many as pictures were put.
         stats: Statistics of every picture that was put, as exact counts that merge.
+        signature: What the file says of itself; it was opened again to find out.
     """
 
     path: Path
     frames: int
     stats: Pictures
+    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)

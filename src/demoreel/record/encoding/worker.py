@@ -33,6 +33,7 @@ _FLUSH_S = 1.0
 _FIRST_MESSAGE_S = 60.0
 _PR_SET_PDEATHSIG = 1
 _ATTEMPTS = 3
+_COUNTED_AHEAD = 4  # pictures; where more wait, they wait for their codec
 
 
 @dataclass
@@ -44,6 +45,7 @@ class _Take:
     in_memory: dict[int, int] = field(default_factory=dict)
     on_disk: dict[int, int] = field(default_factory=dict)
     frames: int | None = None
+    counted: bool = False
     dropped: bool = False
     failed: bool = False
     attempts: int = 0
@@ -178,6 +180,8 @@ class Worker:
         if frame == take.frames:
             self._finish(take)
             return True
+        if take.frames is not None and not take.counted:
+            self._count_ahead(take, range(frame, take.frames))
         picture = self._picture(take, frame)
         if picture is None:
             return False
@@ -187,6 +191,15 @@ class Worker:
             self._stuck = False
             self._say("moving", take.episode)
         return True
+
+    def _count_ahead(self, take: _Take, frames: range) -> None:
+        """Say what is in the last pictures before they are encoded: somebody waits for that."""
+        take.counted = True
+        places = [take.in_memory.get(frame) for frame in frames[:_COUNTED_AHEAD]]
+        pictures = [self._shared.pictures[place] for place in places if place is not None]
+        if take.encoder is not None and len(pictures) == len(frames):
+            counts = take.encoder.counts_with(pictures)
+            self._say("counted", take.episode, counts.count, counts.histogram())
 
     def _picture(self, take: _Take, frame: int) -> np.ndarray | None:
         place = take.in_memory.get(frame)
@@ -202,9 +215,10 @@ class Worker:
     def _finish(self, take: _Take) -> None:
         assert take.encoder is not None
         self._flushed = None
-        frames, stats = take.encoder.finish()
-        # Told before anything else: should this process end now, the episode is done.
-        self._say("done", take.episode, frames, stats.histogram())
+        video = take.encoder.finish()
+        # Told before anything else: should this process end now, the episode is done. Its codec
+        # ends after that.
+        self._say("done", take.episode, video.frames, video.stats.histogram(), video.signature)
         del self._takes[take.episode]
 
     def _drop(self, take: _Take) -> None:
