@@ -1,6 +1,6 @@
 """Make the environment that lerobot-lancedb runs in, once, and print the path of its interpreter.
 
-    python bench/lancedb_environment.py
+    python bench/lancedb_environment.py [--cached]
 
 It is a small venv on top of the one that `conformance/environment.py` makes for lerobot, whose
 packages it sees, and lies beside it: `${DEMOREEL_CACHE:-~/.cache/demoreel}/lancedb-<hash>`. pip
@@ -8,6 +8,7 @@ installs what lerobot's environment lacks (lancedb and a few small packages), un
 torch, torchcodec and lerobot are the very same.
 
 Only the interpreter's path goes to standard output. Exit status as in `conformance/environment.py`.
+With `--cached` nothing is made: where there is none, the exit status is 75.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ exec "$(cd "$(dirname "$0")" && pwd)/python" "$@"
 
 
 def main() -> int:
+    if sys.argv[1:] == ["--cached"]:
+        python = launcher(environment_folder(lerobot.environment_folder()))
+        if not lerobot.works(python):
+            return lerobot.CANNOT_BE_MADE
+        print(python)
+        return 0
     if len(sys.argv) > 1:
         print(__doc__.strip())
         return 0 if sys.argv[1] in ("-h", "--help") else 2
@@ -49,14 +56,18 @@ def main() -> int:
 def make_environment() -> Path:
     """Return the interpreter of a working environment, building it where there is none."""
     base = lerobot.make_environment().parent.parent
-    contents = [base.name, *PINS, LAUNCHER]
-    digest = hashlib.sha256("".join(contents).encode()).hexdigest()[:16]
-    folder = base.with_name(f"lancedb-{digest}")
+    folder = environment_folder(base)
     with lerobot.only_one(folder.with_name(folder.name + ".lock")):
         if not lerobot.works(launcher(folder)):
             lerobot.remove_leftovers(folder)
             build(folder, base)
     return launcher(folder)
+
+
+def environment_folder(base: Path) -> Path:
+    contents = [base.name, *PINS, LAUNCHER]
+    digest = hashlib.sha256("".join(contents).encode()).hexdigest()[:16]
+    return base.with_name(f"lancedb-{digest}")
 
 
 def build(folder: Path, base: Path) -> None:

@@ -15,7 +15,9 @@ from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.model import Stats
 from demoreel.model.feature import LANGUAGE_KEYS
-from demoreel.torch.home import local_root
+from demoreel.storage.far.uris import open_far
+from demoreel.torch.home import metadata_root
+from demoreel.torch.place import far_uri
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,12 +26,15 @@ _STATS_IN_DEPTH_UNITS = ("min", "max", "mean", "std", "q01", "q10", "q50", "q90"
 
 
 class LeRobotDatasetMetadata:
-    """Metadata of a dataset on this machine, of any layout.
+    """Metadata of a dataset of any layout: on this machine, in an object store, or from the Hub.
 
     Args:
-        repo_id: ``me/my_task``; names the folder under ``HF_LEROBOT_HOME`` if ``root`` is None.
-        root: The dataset's folder.
-        revision: A snapshot's revision, where lerobot has downloaded several.
+        repo_id: ``me/my_task``. If ``root`` is None, looked for in ``HF_LEROBOT_HOME``; else the
+            metadata are fetched from the Hub to the cache that lerobot uses.
+        root: The dataset's folder, or where it lies far away: ``s3://bucket/path`` and the like.
+        revision: A tag, a branch or a commit of the repository.
+        force_cache_sync: Ask the Hub for something newer, if ``root`` is None.
+        token: For the Hub; None uses ``HF_TOKEN`` or the login. It is not kept.
     """
 
     def __init__(
@@ -37,12 +42,21 @@ class LeRobotDatasetMetadata:
         repo_id: str,
         root: str | os.PathLike[str] | None = None,
         revision: str | None = None,
+        force_cache_sync: bool = False,
         *,
         reader: Reader | None = None,
+        token: str | bool | None = None,
     ) -> None:
         self.repo_id = repo_id
-        self.root = local_root(repo_id, Path(root) if root is not None else None, revision)
-        self._reader = reader if reader is not None else open_reader(self.root)
+        uri = far_uri(repo_id, root, revision, stream=False) if reader is None else None
+        if uri is not None:
+            far = open_far(uri, storage_options={"hf_token": token} if token else None)
+            self.root = far.local
+            self._reader = open_reader(self.root, far=far)
+        else:
+            folder = None if root is None else Path(root)
+            self.root = metadata_root(repo_id, folder, revision, sync=force_cache_sync, token=token)
+            self._reader = reader if reader is not None else open_reader(self.root)
         self.revision = revision or self._reader.info.version
         self._depth_unit: str | None = None
 

@@ -10,21 +10,26 @@ Importing this module plugs demoreel in: ``make_dataset`` and ``make_train_eval_
 lerobot is changed; ``unplug`` undoes it. lerobot's command line imports a package that an argument
 ending in ``discover_packages_path`` names, so there one argument does the same.
 
-Only datasets on this machine are opened; ``dataset.streaming=true`` stays lerobot's own affair.
+Datasets that are not on this machine are fetched; where ``dataset.root`` is a URI (``s3://...``,
+``hf://...``), they are read as they lie there. ``dataset.streaming=true`` stays lerobot's own
+affair.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from demoreel.errors import ArgumentError, MissingExtraError
 from demoreel.layouts.detect import open_reader
+from demoreel.storage.far.uris import open_far
 from demoreel.torch.dataset import LeRobotDataset
-from demoreel.torch.home import local_root
+from demoreel.torch.home import is_there, metadata_root
 from demoreel.torch.lance import CLASSES, right_class
 from demoreel.torch.metadata import LeRobotDatasetMetadata
+from demoreel.torch.place import far_uri
 
 __all__ = ["open_dataset", "open_metadata", "plug_in", "unplug"]
 
@@ -66,23 +71,29 @@ def unplug() -> None:
 
 
 def open_dataset(repo_id: str, root: Any = None, **options: Any) -> LeRobotDataset:
-    """Open a dataset on this machine with the class for its layout.
+    """Open a dataset with the class for its layout; fetch it if it is not on this machine.
 
     Args:
-        repo_id: ``me/my_task``; names the folder under ``HF_LEROBOT_HOME`` if ``root`` is None.
-        root: The dataset's folder.
+        repo_id: ``me/my_task``; looked for as ``LeRobotDataset`` does if ``root`` is None.
+        root: The dataset's folder, or the URI of one that is read where it lies.
         **options: As for ``demoreel.torch.LeRobotDataset``.
     """
-    folder = local_root(repo_id, root, options.get("revision"))
-    reader = open_reader(folder)
+    uri = far_uri(repo_id, root, options.get("revision"), stream=False)
+    if uri is not None:
+        far = open_far(uri)
+        reader = open_reader(far.local, far=far)
+    elif root is not None and not is_there(Path(root)):
+        return LeRobotDataset(repo_id, root=root, **options)
+    else:
+        reader = open_reader(metadata_root(repo_id, root, options.get("revision")))
     name = right_class(reader.layout, filmed=bool(reader.info.video_keys))
-    return CLASSES[name or "LeRobotDataset"](repo_id, root=folder, **options)
+    return CLASSES[name or "LeRobotDataset"](repo_id, root=root, **options)
 
 
 def open_metadata(
     repo_id: str, root: Any = None, revision: str | None = None, **_: Any
 ) -> LeRobotDatasetMetadata:
-    """Open a dataset's metadata; what lerobot says of caches and repositories is ignored."""
+    """Open a dataset's metadata; what lerobot says of kinds of repositories is ignored."""
     return LeRobotDatasetMetadata(repo_id, root, revision)
 
 
