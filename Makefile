@@ -27,6 +27,9 @@ PIP_INSTALL := $(PIP) install -qq
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
+# Tests start hundreds of processes; each would compile demoreel anew where this is set.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test soak lint format conformance bench clean
 
 help:

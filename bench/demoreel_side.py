@@ -104,8 +104,9 @@ def main() -> None:
     modes = parser.add_subparsers(dest="mode", required=True)
     for name in MODES:
         mode = modes.add_parser(name)
-        mode.add_argument("root", type=Path)
+        mode.add_argument("root", type=place)
         mode.add_argument("--batches", type=Path)
+        mode.add_argument("--cache-dir", type=Path, help="of a dataset that lies far away")
         mode.add_argument("--workers", type=int, nargs="+", default=[0, 2])
         mode.add_argument("--warmup", type=int, default=4, help="batches before the clock starts")
         mode.add_argument("--threads", type=int, default=2)
@@ -113,6 +114,10 @@ def main() -> None:
         mode.add_argument("--seconds", type=float, default=4.0)
     options = parser.parse_args()
     print(json.dumps(globals()[f"measure_{options.mode}"](options)))
+
+
+def place(text: str) -> Path | str:
+    return text if "://" in text else Path(text)
 
 
 def measure_load(options: argparse.Namespace) -> dict[str, Any]:
@@ -123,7 +128,7 @@ def measure_load(options: argparse.Namespace) -> dict[str, Any]:
     for workers in sorted(options.workers, reverse=True):
         for kind, batches in kinds.items():
             answer[kind][str(workers)] = samples_per_second(
-                open_dataset(options.root, windows=kind == "windows"),
+                open_dataset(options.root, windows=kind == "windows", cache_dir=options.cache_dir),
                 batches,
                 workers=workers,
                 warmup=options.warmup,
@@ -131,18 +136,19 @@ def measure_load(options: argparse.Namespace) -> dict[str, Any]:
     return answer
 
 
-def open_dataset(root: Path, *, windows: bool) -> Any:
-    from demoreel.torch import LeRobotDataset, LeRobotDatasetMetadata
+def open_dataset(root: Path | str, *, windows: bool, cache_dir: Path | None = None) -> Any:
+    from demoreel.torch import LeRobotDataset
 
+    far = {"cache_dir": cache_dir} if cache_dir else {}
     delta_timestamps = None
     if windows:
-        meta = LeRobotDatasetMetadata("bench/dataset", root=root)
+        meta = LeRobotDataset("bench/dataset", root=root, **far).meta
         delta_timestamps = {
             meta.video_keys[0]: [offset / meta.fps for offset in range(-7, 1)],
             "action": [offset / meta.fps for offset in range(16)],
         }
     return LeRobotDataset(
-        "bench/dataset", root=root, delta_timestamps=delta_timestamps, return_uint8=True
+        "bench/dataset", root=root, delta_timestamps=delta_timestamps, return_uint8=True, **far
     )
 
 

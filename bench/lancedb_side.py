@@ -44,7 +44,7 @@ def main() -> None:
     convert.add_argument("root", type=Path)
     convert.add_argument("target", type=Path)
     load = modes.add_parser("load")
-    load.add_argument("root", type=Path)
+    load.add_argument("root", help="a folder, or s3://...")
     load.add_argument("--batches", type=Path, required=True)
     load.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     load.add_argument("--warmup", type=int, default=4, help="batches before the clock starts")
@@ -81,7 +81,7 @@ def measure_load(options: argparse.Namespace) -> dict[str, Any]:
     return answer
 
 
-def open_dataset(root: Path, *, windows: bool) -> Any:
+def open_dataset(root: str, *, windows: bool) -> Any:
     from lerobot_lancedb import LanceDBDataset
 
     delta_timestamps = None

@@ -133,6 +133,21 @@ def local_datasets(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
     return of
 
 
+@pytest.fixture(scope="session")
+def long_film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two videos that are larger than what is read of them at once."""
+    from demoreel.testing import make_dataset
+
+    return make_dataset(
+        tmp_path_factory.mktemp("film") / "v3.0",
+        episodes=[150, 150],
+        cameras={"observation.images.cam0": (240, 320)},
+        gop=10,
+        crf=1,
+        video_files_size_in_mb=0.2,
+    )
+
+
 @pytest.fixture
 def uploaded(
     s3: S3Server, proxy: FaultProxy, local_datasets: Callable[[str], Path]

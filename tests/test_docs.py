@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from demoreel.testing import make_dataset
+from demoreel.testing.hub_server import HubServer
+from demoreel.testing.s3_server import S3Server
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -55,11 +58,32 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def hub(world: Path) -> Iterator[HubServer]:
+    """A Hub on loopback with a dataset that the examples fetch."""
+    with HubServer(world / "hub server") as server:
+        server.seed("lerobot/pusht", world / "path/to/dataset", tag="v3.0")
+        yield server
+
+
 @pytest.fixture
-def here(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(world: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(world)
+    for name, value in hub.environment.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("HF_LEROBOT_HOME", str(world / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(world / "cache"))
     return world
+
+
+@pytest.fixture
+def store(here: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """An S3 server with the dataset of the examples at s3://robots/my_task."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    if not s3.list("my_task"):
+        s3.upload(here / "path/to/dataset", "my_task")
+    return s3
 
 
 def name_of(page: Path) -> str:
@@ -76,8 +100,10 @@ def test_blocks_say_what_they_are(page):
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if any(b.language == "python" for b in blocks_of(p))], ids=name_of
 )
-def test_python_examples(page, here):
+def test_python_examples(page, here, request):
     """In order, sharing their names within a page."""
+    if any("s3://" in block.text for block in blocks_of(page) if block.language == "python"):
+        request.getfixturevalue("store")
     names: dict[str, Any] = {"__name__": "example"}
     for block in blocks_of(page):
         if block.language == "python":
@@ -97,8 +123,10 @@ def commands() -> list[Any]:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_commands(line, here, tmp_path):
+def test_commands(line, here, tmp_path, request):
     """Each in a shell, where `demoreel` is this one."""
+    if "s3://" in line:
+        request.getfixturevalue("store")
     assert line.startswith("demoreel "), "a bash block holds demoreel commands; others are text"
     (tmp_path / "path").symlink_to(here / "path")
     done = subprocess.run(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Literal
 
     from demoreel.check.report import Report
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from demoreel.edit.cut import Cut
     from demoreel.edit.diff.difference import Difference
     from demoreel.edit.in_place.versions import Version, checkout, tag, versions
+    from demoreel.hub.pull import Pulled, pull
+    from demoreel.hub.report import PushReport
     from demoreel.read.dataset import Dataset
     from demoreel.read.windows import Windows
     from demoreel.record import Recorder, create, resume
@@ -32,6 +34,8 @@ __all__ = [
     "ConvertReport",
     "Dataset",
     "Difference",
+    "Pulled",
+    "PushReport",
     "Recorder",
     "Repaired",
     "Report",
@@ -47,6 +51,8 @@ __all__ = [
     "diff",
     "errors",
     "open",
+    "pull",
+    "push",
     "record",
     "repair",
     "resume",
@@ -70,14 +76,20 @@ def open(
     version: int | None = None,
     tag: str | None = None,
     filter: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_size: int | str | None = None,
 ) -> Dataset:
     """Open a LeRobot dataset (v2.0, v2.1, v3.0 or one of the Lance layouts) where it lies.
 
     Cost: reads the metadata; no table and no video is opened, nothing is written or fetched. With
-    ``filter``, also the columns that it names.
+    ``filter``, also the columns that it names. Of a dataset that lies far away the metadata are
+    copied, once for each state of it, into the user's cache (``DEMOREEL_CACHE``, else
+    ``~/.cache/demoreel/far``): at most 20 requests. Samples then fetch the bytes that they need.
 
     Args:
-        path: The dataset's folder.
+        path: The dataset's folder, or where it lies: ``s3://bucket/path``, ``gs://``, ``az://``,
+            ``hf://datasets/owner/name[@revision]``, ``hf://buckets/owner/name``.
         episodes: Read only these, by ``episode_index``; samples keep the dataset's order.
         cameras: Decode only these; the others are left out of the samples.
         image_size: (height, width) to scale pictures to, while their colours are converted.
@@ -93,9 +105,15 @@ def open(
         filter: Read only the episodes that have at least one frame where this SQL condition holds,
             e.g. ``"task_index = 2 and timestamp < 1.0"``; among ``episodes``, if those are given.
             Datasets that do not lie in Lance need the extra ``sql`` for it.
+        storage_options: What is to be said to an object store beyond what the environment says:
+            credentials, ``aws_region``, ``aws_endpoint``. They are shown nowhere.
+        cache_dir: Of a dataset that lies far away, keep the bytes that were fetched in this folder,
+            which all processes share; by default only memory keeps some.
+        cache_size: How much to keep there, e.g. ``"50GB"``; alone, the folder is the user's cache.
 
     Raises:
         DatasetNotFoundError: There is no dataset at ``path``.
+        StoreError: The store or the Hub does not answer as it should.
         MetadataError: Its metadata are broken, unsafe, of an unknown version, or name no episode.
         UnknownKeyError: A camera or a window's key does not exist.
         OutOfRangeError: An episode does not exist.
@@ -117,24 +135,33 @@ def open(
         version=version,
         tag=tag,
         filter=filter,
+        storage_options=storage_options,
+        cache_dir=cache_dir,
+        cache_size=cache_size,
     )
 
 
-def cut(dataset: str | os.PathLike[str] | Dataset) -> Cut:
+def cut(
+    dataset: str | os.PathLike[str] | Dataset,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Cut:
     """Begin a cut with all episodes of a dataset: delete, trim, split, merge, then ``render``.
 
     Cost: reads the metadata. Nothing is written before ``render``, and the source never changes.
 
     Args:
-        dataset: A dataset's folder, or one that is open: of one with chosen episodes, those.
+        dataset: A dataset's folder or URI, or one that is open: of one with chosen episodes, those.
+        storage_options: Of a URI: as for ``open``.
 
     Raises:
         DatasetNotFoundError: There is no dataset.
         MetadataError: Its metadata are broken.
+        StoreError: The store does not answer.
     """
     from demoreel.edit.cut import cut as begin
 
-    return begin(dataset)
+    return begin(dataset, storage_options=storage_options)
 
 
 def diff(
@@ -145,6 +172,7 @@ def diff(
     pixels: Literal["none", "sample", "all"] = "sample",
     tolerance: float = 0.0,
     pixel_tolerance: float = 0.0,
+    storage_options: Mapping[str, Any] | None = None,
     report: Callable[[float], None] | None = None,
 ) -> Difference:
     """Say where two datasets differ: metadata, rows, statistics, pictures; whatever their layouts.
@@ -153,10 +181,11 @@ def diff(
     to pixels. Of statistics, the last digits do not count.
 
     Cost: reads all rows and all packets of video of both. Only pictures whose bytes differ are
-    decoded. Memory: 65,536 rows and a few pictures.
+    decoded. Memory: 65,536 rows and a few pictures. What a URI names is fetched first, into a
+    folder beside the user's cache (``DEMOREEL_STAGING``) that is removed again.
 
     Args:
-        a: A dataset's folder, or one that is open: of one with chosen episodes, those.
+        a: A dataset's folder or URI, or one that is open: of one with chosen episodes, those.
         b: The other.
         match: Which episodes are compared: those at the same ``position``, or those with the same
             rows (``content``), wherever they stand; what is left then is compared by position.
@@ -164,6 +193,7 @@ def diff(
             ``all``; with ``none``, pictures are not looked at.
         tolerance: How far numbers may be apart.
         pixel_tolerance: How far pixels may be, in levels of 255 (of depth, in millimetres).
+        storage_options: Of URIs: as for ``open``.
         report: Called with the share that is done.
 
     Raises:
@@ -182,7 +212,80 @@ def diff(
         pixels=pixels,
         tolerance=tolerance,
         pixel_tolerance=pixel_tolerance,
+        storage_options=storage_options,
         report=report,
+    )
+
+
+def push(
+    dataset: str | os.PathLike[str] | Dataset,
+    repo_id: str,
+    *,
+    branch: str | None = None,
+    private: bool | None = None,
+    tags: Iterable[str] = (),
+    license: str | None = None,
+    tag_version: bool | None = None,
+    push_videos: bool = True,
+    allow_patterns: str | Iterable[str] | None = None,
+    message: str | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    token: str | None = None,
+    report: Callable[[float], None] | None = None,
+    **card: Any,
+) -> PushReport:
+    """Publish a dataset on the Hub, in one commit; files that are there already are not sent.
+
+    Cost: sends the bytes of new and changed files; those of the same size as on the Hub are read
+    once to compare them. The dataset does not change. An interrupted push goes on when repeated.
+
+    Args:
+        dataset: The dataset's folder, or one that is open; always as a whole.
+        repo_id: ``me/my_task``; made if it is not there.
+        branch: The branch; ``main`` if None. One that is not there begins at ``main``.
+        private: Whether only its owner sees it, where the repository is made; None leaves that to
+            the Hub.
+        tags: Tags for the card, beside ``LeRobot``.
+        license: The licence for the card; None keeps the card's, or is ``apache-2.0``.
+        tag_version: Whether the tag of the dataset's version (``v3.0``) moves to the commit, as
+            whoever reads the dataset looks for it. None: for ``main`` yes, for branches no.
+        push_videos: Whether ``videos/`` is sent; if not, videos on the Hub stay as they are.
+        allow_patterns: Only files that match one of these; others stay as they are.
+        message: Of the commit.
+        force: Push even where episodes would be lost that others have put there.
+        dry_run: Say what would be done, and do nothing.
+        token: A token; None takes ``HF_TOKEN`` or the login.
+        report: Called with the share of bytes that are sent.
+        **card: More for the card: ``url``, ``paper``, ``citation``; others become YAML keys.
+
+    Raises:
+        ArgumentError: An argument makes no sense; nothing was done.
+        DatasetNotFoundError: There is no dataset.
+        DatasetBusyError: It is being recorded, or changed while it was pushed.
+        NewerRemoteError: Episodes would be lost that others have put there; says which.
+        AccessError: There is no token, or the Hub does not accept it.
+        StoreError: The Hub does not answer; push again, and it goes on.
+    """
+    from demoreel.hub.push import push as publish
+
+    _finish_recording(dataset.root if hasattr(dataset, "root") else dataset)
+    return publish(
+        dataset,
+        repo_id,
+        branch=branch,
+        private=private,
+        tags=tags,
+        license=license,
+        tag_version=tag_version,
+        push_videos=push_videos,
+        allow_patterns=allow_patterns,
+        message=message,
+        force=force,
+        dry_run=dry_run,
+        token=token,
+        report=report,
+        **card,
     )
 
 
@@ -206,6 +309,8 @@ _PLACES = {
     "ConvertReport": "convert.report",
     "Dataset": "read.dataset",
     "Difference": "edit.diff.difference",
+    "Pulled": "hub.pull",
+    "PushReport": "hub.report",
     "Recorder": "record",
     "Repaired": "repair.report",
     "Report": "check.report",
@@ -214,6 +319,7 @@ _PLACES = {
     "convert_to_lance": "convert.by_other_names",
     "convert_to_lance_video": "convert.by_other_names",
     "create": "record",
+    "pull": "hub.pull",
     "resume": "record",
     "tag": "edit.in_place.versions",
     "versions": "edit.in_place.versions",

@@ -18,6 +18,10 @@
     ├── EncoderBehindError    (RuntimeError)       neither encoders nor disk can take a picture now
     ├── ConversionError       (RuntimeError)       what was written is not what the source holds
     ├── RepairError           (RuntimeError)       nothing of a dataset can be saved
+    ├── StoreError            (RuntimeError)       a store or the Hub does not give what it should
+    │   ├── AccessError       (PermissionError)    it wants other credentials
+    │   ├── ObjectChangedError                     an object is not the one that was opened
+    │   └── NewerRemoteError                       a push would take away what others have added
     └── MissingExtraError     (ImportError)        an optional dependency is not installed
 
 Each class also derives from the builtin in parentheses, so code that catches the
@@ -29,6 +33,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import PurePath
 
 
 class DemoreelError(Exception):
@@ -43,7 +48,7 @@ class DemoreelError(Exception):
     def __init__(self, what: str, *, hint: str | None = None, **where: object) -> None:
         self.what = what
         self.hint = hint
-        self.where = {name: value for name, value in where.items() if value is not None}
+        self.where = {name: _called(value) for name, value in where.items() if value is not None}
         super().__init__(self._message())
 
     def _message(self) -> str:
@@ -59,6 +64,26 @@ class DemoreelError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process borders (DataLoader workers) with all their fields.
         return (_rebuild, (type(self), self.what, self.hint, self.where))
+
+
+_names: dict[str, str] = {}
+
+
+def call_place(folder: str, name: str) -> None:
+    """Let errors call a folder, and what lies in it, by another name.
+
+    Metadata of a dataset that lies far away are read from a copy on this machine; its users know
+    nothing of that copy.
+    """
+    _names[folder.rstrip("/")] = name.rstrip("/")
+
+
+def _called(value: object) -> object:
+    text = str(value) if _names and isinstance(value, (str, PurePath)) else ""
+    for folder, name in _names.items():
+        if text == folder or text.startswith(folder + "/"):
+            return name + text[len(folder) :]
+    return value
 
 
 def _rebuild(
@@ -133,6 +158,22 @@ class ConversionError(DemoreelError, RuntimeError):
 
 class RepairError(DemoreelError, RuntimeError):
     """Nothing of a dataset can be saved."""
+
+
+class StoreError(DemoreelError, RuntimeError):
+    """An object store or the Hub does not answer, or not with what it should."""
+
+
+class AccessError(StoreError, PermissionError):
+    """An object store or the Hub wants other credentials than it was shown."""
+
+
+class ObjectChangedError(StoreError):
+    """An object in a store is not the one that it was when the dataset was opened."""
+
+
+class NewerRemoteError(StoreError):
+    """A push would take away episodes that others have put into the repository."""
 
 
 class MissingExtraError(DemoreelError, ImportError):

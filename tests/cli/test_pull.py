@@ -61,7 +61,7 @@ def test_some_episodes(hub, here, tmp_path):
         (["me/task", "here", "--episodes", "7"], 2, "episode"),
         (["me/task", "here", "--episodes", "a"], 2, "no range"),
         (["me/task", "full"], 2, "already something"),
-        (["s3://bucket/task", "here"], 2, "from the Hub"),
+        (["ftp://bucket/task", "here"], 2, "not read from ftp://"),
     ],
 )
 def test_failures(hub, here, tmp_path, monkeypatch, arguments, code, words):

@@ -25,6 +25,7 @@ from demoreel.errors import (
     MetadataError,
     TargetExistsError,
     UnknownKeyError,
+    VideoError,
 )
 from demoreel.layouts.appending import (
     EpisodeDraft,
@@ -130,6 +131,35 @@ def test_the_drafts_videos_are_taken_over(appender, scratch):
     appender.append(draft)
     assert not any(scratch.iterdir())
     assert {os.stat(path).st_ino for path in appender.root.rglob("*.mp4")} == inodes
+
+
+def test_videos_may_come_when_all_else_is_written(appender, scratch):
+    draft = make_draft(appender, 0, scratch)
+    before = contents(appender.root)
+
+    def not_yet():
+        raise VideoError("The encoder has failed.")
+
+    with pytest.raises(VideoError, match="failed"):
+        appender.append(replace(draft, videos=not_yet))
+    other = make_draft(appender, 1, scratch)
+    assert length_of(1) != length_of(0)
+    with pytest.raises(FrameMismatchError):
+        appender.append(replace(draft, videos=lambda: other.videos))
+    with pytest.raises(ArgumentError, match="lacks the video camera"):
+        appender.append(replace(draft, videos=dict))
+    assert contents(appender.root) == before
+    assert appender.append(replace(draft, videos=lambda: draft.videos)) == 0
+    assert check_whole(appender.root) == 1
+
+
+def test_a_rehearsal_leaves_nothing(appender, scratch, add):
+    draft = make_draft(appender, 0, scratch)
+    before = contents(appender.root)
+    appender.rehearse(replace(draft, videos=dict), total_stats=draft.stats)
+    assert contents(appender.root) == before
+    add(appender, 2)
+    assert check_whole(appender.root) == 2
 
 
 def test_a_refused_episode_changes_nothing(appender, scratch, add):
@@ -657,15 +687,16 @@ def test_a_disk_that_became_read_only(small_disk, add, scratch):
     assert check_whole(small_disk / "last") == 3
 
 
-@pytest.mark.parametrize("work", ["append", "merge"])
+@pytest.mark.parametrize("work", ["append", "append late videos", "merge"])
 def test_every_state_that_a_power_cut_may_leave_is_whole(tmp_path, add, scratch, work):
     appender = create_appender(tmp_path / "dataset", crash_info(cameras=1))
     add(appender, 3)
     draft = make_draft(appender, 3, scratch)
     appender._wait_until_settled()
     with watch(appender.root) as cuts:
-        if work == "append":
-            appender.append(draft)
+        if work != "merge":
+            late = work == "append late videos"
+            appender.append(replace(draft, videos=lambda: draft.videos) if late else draft)
             returned = cuts.last
             appender._wait_until_settled()
         else:
@@ -674,7 +705,7 @@ def test_every_state_that_a_power_cut_may_leave_is_whole(tmp_path, add, scratch,
             returned = cuts.last
         last = cuts.last
     appender.close()
-    expected = {3, 4} if work == "append" else {3}
+    expected = {3} if work == "merge" else {3, 4}
     found = set()
     for number, state in enumerate(cuts.states):
         folder = cuts.build(state, tmp_path / "cuts" / str(number))

@@ -135,7 +135,8 @@ def test_episode_filter(root):
 
 def test_home(root, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path))
-    with pytest.raises(DatasetNotFoundError, match="hf download me/made"):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(DatasetNotFoundError, match="demoreel pull me/made"):
         LeRobotDataset("me/made")
     (tmp_path / "me").mkdir()
     (tmp_path / "me/made").symlink_to(root)
@@ -146,6 +147,7 @@ def test_home(root, tmp_path, monkeypatch):
 
 def test_snapshots_that_lerobot_has_downloaded(root, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = tmp_path / "hub/datasets--me--made"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs/v3.0").write_text("abc123")

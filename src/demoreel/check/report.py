@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from demoreel.check.codes import CODES, SEVERITIES, Code, Severity, rank
@@ -34,7 +34,7 @@ class Report:
     """What was found, and in what.
 
     Attributes:
-        datasets: The folders that were looked at.
+        datasets: The folders that were looked at, or their URIs.
         findings: What was found, the worst first; of each code at most the first 200.
         counts: Places by code, all of them.
         looked_at: How much was looked at: episodes, frames, rows, videos, bytes, seconds; by
@@ -76,6 +76,34 @@ class Report:
         order = {name: place for place, name in enumerate(CODES)}
         names = sorted(self.counts, key=lambda n: (-rank(CODES[n].severity), order[n]))
         return [Group(CODES[name], self.counts[name], self.of(name)) for name in names]
+
+    def called(self, names: Mapping[str, str]) -> Report:
+        """Return the same report with other names for the datasets: URIs, of copies.
+
+        Args:
+            names: New names of folders.
+        """
+
+        def renamed(text: str) -> str:
+            for folder, name in names.items():
+                text = text.replace(folder, name)
+            return text
+
+        findings = (
+            replace(
+                finding,
+                what=renamed(finding.what),
+                where=replace(finding.where, dataset=renamed(finding.where.dataset)),
+                mend=None if finding.mend is None else renamed(finding.mend),
+            )
+            for finding in self.findings
+        )
+        return replace(
+            self,
+            datasets=tuple(map(renamed, self.datasets)),
+            findings=tuple(findings),
+            looked_at={renamed(name): facts for name, facts in self.looked_at.items()},
+        )
 
     def exit_code(self, fail_on: FailOn = "warning") -> int:
         """Return what a command should end with: 0 sound, 1 warnings, 2 errors.

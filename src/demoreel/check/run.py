@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -22,8 +22,12 @@ from demoreel.check.report import Report
 from demoreel.check.rows import RowCheck
 from demoreel.check.thresholds import chosen
 from demoreel.errors import ArgumentError, DatasetNotFoundError
+from demoreel.storage.far.fetch import local_copies, part_of
+from demoreel.storage.far.uris import is_far
 
 log = logging.getLogger(__name__)
+
+_FETCHING = 0.5  # of the work, where a dataset has to be fetched
 
 FamilyName = Literal["metadata", "table", "video", "lance", "motion", "deep", "duplicate"]
 
@@ -72,19 +76,23 @@ def check(
     leaks: bool = False,
     only: Collection[FamilyName] | None = None,
     thresholds: Mapping[str, float] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     report: Callable[[float], None] | None = None,
 ) -> Report:
     """Look for everything that is wrong with datasets. Nothing is written.
 
     Cost: reads the metadata, every number in the tables once (2 million rows a second on two
-    cores), and the videos' tables of packets; no picture is decoded unless ``deep``.
+    cores), and the videos' tables of packets; no picture is decoded unless ``deep``. Datasets that
+    lie far away are fetched first, into a folder beside the user's cache (``DEMOREEL_STAGING``)
+    that is removed again.
 
     Args:
-        *paths: The datasets' folders.
+        *paths: The datasets' folders, or their URIs.
         deep: Also decode every picture.
         leaks: Also look for the same episodes in several of the datasets.
         only: Run only these families of checks.
         thresholds: Numbers to decide by, by name; see ``demoreel.check.thresholds.THRESHOLDS``.
+        storage_options: Of datasets that lie far away: as for ``demoreel.open``.
         report: Called with the share that is done.
 
     Returns:
@@ -94,10 +102,27 @@ def check(
         DatasetNotFoundError: There is nothing at a path.
         ArgumentError: There is no path, no such threshold or family, or only one dataset to look
             for leaks in.
+        StoreError: A store does not answer.
     """
-    roots = [Path(path) for path in paths]
-    _refuse_nonsense(roots, deep, leaks, only)
     values = chosen(thresholds)
+    _refuse_nonsense(paths, leaks, only)
+    fetching = part_of(report, 0.0, _FETCHING)
+    with local_copies(paths, storage_options=storage_options, report=fetching) as copies:
+        roots = [copies.get(str(path), Path(path)) for path in paths]
+        rest = part_of(report, _FETCHING, 1.0) if copies else report
+        found = _check(roots, values, deep=deep, leaks=leaks, only=only, report=rest)
+        return found.called({str(copy): uri for uri, copy in copies.items()})
+
+
+def _check(
+    roots: list[Path],
+    values: Mapping[str, float],
+    *,
+    deep: bool,
+    leaks: bool,
+    only: Collection[FamilyName] | None,
+    report: Callable[[float], None] | None,
+) -> Report:
     looks, collected = [], []
     facts = {}
     for number, root in enumerate(roots):
@@ -118,19 +143,19 @@ def check(
 
 
 def _refuse_nonsense(
-    roots: list[Path], deep: bool, leaks: bool, only: Collection[FamilyName] | None
+    paths: Sequence[str | os.PathLike[str]], leaks: bool, only: Collection[FamilyName] | None
 ) -> None:
-    if not roots:
+    if not paths:
         raise ArgumentError("There is no dataset to check.", hint="give at least one folder")
     unknown = sorted(set(only or ()) - set(get_args(FamilyName)))
     if unknown:
         known = ", ".join(get_args(FamilyName))
         raise ArgumentError(f"There is no family {unknown[0]!r}.", hint=f"there are: {known}")
-    if leaks and len(roots) < 2:
+    if leaks and len(paths) < 2:
         raise ArgumentError(
             "Leaks are looked for between datasets, and there is one.", hint="give both folders"
         )
-    for root in roots:
+    for root in (Path(path) for path in paths if not is_far(path)):
         if not root.is_dir():
             what = "There is nothing at this path." if not root.exists() else "This is no folder."
             raise DatasetNotFoundError(what, hint="give a dataset's folder", path=root)

@@ -21,6 +21,8 @@ from demoreel.cli.episodes import episodes
 from demoreel.cli.frame import frame
 from demoreel.cli.info import info
 from demoreel.cli.output import paint_error, printable
+from demoreel.cli.pull import pull
+from demoreel.cli.push import push
 from demoreel.cli.record import record
 from demoreel.cli.repair import repair
 from demoreel.cli.sql import sql
@@ -35,9 +37,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _verb in (info, episodes, frame, bench, sql, stats, convert, record, diff, check, repair):
+for _verb in (info, episodes, frame, bench, sql, stats, convert, record, diff, check, repair, push):
     app.command()(_verb)
-for _command in (versions, tag, checkout):
+for _command in (pull, versions, tag, checkout):
     app.command()(_command)
 app.add_typer(cut_verbs)
 

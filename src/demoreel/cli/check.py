@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from demoreel.cli.options import Debug, Json, Quiet
+from demoreel.cli.options import DatasetPaths, Debug, Json, Quiet, Staging, use_staging
 from demoreel.cli.output import Output, count, size
 from demoreel.errors import ArgumentError
 
@@ -18,12 +18,7 @@ _STYLES = {"error": "bold red", "warning": "bold yellow", "hint": "bold"}
 
 
 def check(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="PATH...", help="The datasets' folders: one, or several.", show_default=False
-        ),
-    ],
+    paths: DatasetPaths,
     deep: Annotated[bool, typer.Option("--deep", help="Decode every picture, too.")] = False,
     leaks: Annotated[
         bool, typer.Option("--leaks", help="Look for the same episodes in several datasets.")
@@ -50,6 +45,7 @@ def check(
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write the report as a page, with plots."),
     ] = None,
+    staging: Staging = None,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -61,6 +57,7 @@ def check(
     """
     import demoreel
 
+    use_staging(staging)
     out = Output(json=json, quiet=quiet, debug=debug)
     options: dict[str, Any] = {"thresholds": _thresholds(threshold or [])}
     if only:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from demoreel.cli.options import Debug, Json, Quiet
+from demoreel.cli.options import Debug, Json, Quiet, SourcePath, Staging, place, use_staging
 from demoreel.cli.output import Output, console, count, duration, size
 
 if TYPE_CHECKING:
@@ -19,21 +18,25 @@ if TYPE_CHECKING:
     from demoreel.media.picture_encode import Subsampling
 
 _STAGES = {
+    "fetch": "fetching",
     "write": "writing",
     "finish": "finishing",
     "verify": "verifying",
     "commit": "committing",
+    "send": "sending",
 }
 
 
 def convert(
-    source: Annotated[
-        Path,
-        typer.Argument(metavar="SOURCE", help="The dataset's folder.", show_default=False),
-    ],
+    source: SourcePath,
     target: Annotated[
-        Path | None,
-        typer.Argument(metavar="[TARGET]", help="The folder to make.", show_default=False),
+        str | None,
+        typer.Argument(
+            metavar="[TARGET]",
+            help="The folder to make, or a URI: s3://bucket/name.",
+            show_default=False,
+            parser=place,
+        ),
     ] = None,
     *,
     to: Annotated[
@@ -111,6 +114,7 @@ def convert(
             "--jobs", "-j", min=1, metavar="N", help="Threads. Every core.", show_default=False
         ),
     ] = None,
+    staging: Staging = None,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -118,10 +122,12 @@ def convert(
     """Write the dataset at SOURCE in another layout to TARGET.
 
     TARGET appears whole and verified, or not at all; SOURCE is only read. After a kill the same
-    command goes on where it was. With --in-place there is no TARGET.
+    command goes on where it was. With --in-place there is no TARGET. What lies far away is fetched
+    first, or made here and sent at the end.
     """
     import demoreel
 
+    use_staging(staging)
     out = Output(json=json, quiet=quiet, debug=debug)
     with _bar(out) as show:
         report = demoreel.convert(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
@@ -13,17 +13,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from demoreel.cli.cut_form import FormChoices
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
-from demoreel.cli.output import Column, Output, count, size
+from demoreel.cli.cut_show import show_plans, show_results
+from demoreel.cli.options import (
+    DatasetPath,
+    DatasetPaths,
+    Debug,
+    Json,
+    Overwrite,
+    Quiet,
+    Staging,
+    Target,
+    TargetOrNone,
+    episode_numbers,
+    is_uri,
+    name_of_place,
+    only_here,
+    place,
+    use_staging,
+)
+from demoreel.cli.output import Output
 from demoreel.errors import ArgumentError
 
 if TYPE_CHECKING:
     from demoreel.edit.cut import Cut
-    from demoreel.edit.plan import Plan
-    from demoreel.edit.render import Rendered
     from demoreel.run.task import Engine
 
-    Cuts = Mapping[Path, Cut] | Mapping[Path | None, Cut]
+    Cuts = Mapping[str, Cut] | Mapping[str | None, Cut]
 
 app = typer.Typer(
     name="cut",
@@ -32,17 +47,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_FILES_SHOWN = 40
-
-Target = Annotated[
-    Path, typer.Argument(metavar="OUT", help="The folder to make.", show_default=False)
-]
-TargetOrNone = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="OUT", help="The folder to make; none with --in-place.", show_default=False
-    ),
-]
 InPlace = Annotated[
     bool,
     typer.Option("--in-place", help="Make a new version of the Lance dataset itself; no OUT."),
@@ -97,12 +101,15 @@ class _Work(FormChoices):
     layout: LayoutName = "v3.0"
     verify: VerifyName = "ends"
     save: Save = None
+    overwrite: Overwrite = False
+    staging: Staging = None
     json: Json = False
     quiet: Quiet = False
     debug: Debug = False
 
     def do(self, wanted: Cuts) -> None:
         """Show the plans, or render; of several, all are planned before the first is rendered."""
+        use_staging(self.staging)
         out = Output(json=self.json, quiet=self.quiet, debug=self.debug)
         if self.in_place:
             self._do_in_place(out, next((m for t, m in wanted.items() if t is None), None))
@@ -118,24 +125,33 @@ class _Work(FormChoices):
             _save(cuts, self.save)
         plans = {}
         if self.dry_run or len(cuts) > 1:
+            self._refuse_far_targets(cuts)
             plans = {target: made.plan(**self._form) for target, made in cuts.items()}
         if self.dry_run:
-            _show_plans(out, plans)
+            show_plans(out, plans)
             return
         done = []
         for target, made in cuts.items():
-            with out.progress(f"writing {target.name}") as report:
+            with out.progress(f"writing {name_of_place(target)}") as report:
                 done.append(
                     made.render(
                         target,
                         engine=engine,
                         shard=shard,
                         verify=self.verify,
+                        overwrite=self.overwrite,
                         report=report,
                         **self._form,
                     )
                 )
-        _show_results(out, done)
+        show_results(out, done)
+
+    def _refuse_far_targets(self, cuts: Iterable[str]) -> None:
+        """Refuse places that cannot be written to before the first of several is written."""
+        from demoreel.storage.far.send import refuse_far_target
+
+        for target in filter(is_uri, cuts):
+            refuse_far_target(target, overwrite=self.overwrite)
 
     def _do_in_place(self, out: Output, made: Cut | None) -> None:
         """Make a new version of the source, or show what that would be."""
@@ -147,6 +163,7 @@ class _Work(FormChoices):
                 "With --in-place nothing is written elsewhere, and only one dataset is changed.",
                 hint="leave OUT out; split, merge and apply write new datasets",
             )
+        only_here(made.cutlist.sources[0].path, "--in-place")
         if Form(**self._form) != Form() or self.shard is not None or self.jobs > 1:
             raise ArgumentError(
                 "--in-place changes rows and metadata, in this process: no layout, codec, rate, "
@@ -156,10 +173,10 @@ class _Work(FormChoices):
         if self.save is not None:
             made.save(self.save)
         if self.dry_run:
-            root = Path(made.cutlist.sources[0].path)
-            _show_plans(out, {root: make_plan(made.cutlist, in_place=True)})
+            root = made.cutlist.sources[0].path
+            show_plans(out, {root: make_plan(made.cutlist, in_place=True)})
             return
-        _show_results(out, [made.render_in_place(verify=self.verify)])
+        show_results(out, [made.render_in_place(verify=self.verify)])
 
     @property
     def _form(self) -> dict[str, Any]:
@@ -200,7 +217,7 @@ def delete(
     ],
 ) -> Cuts:
     """Leave episodes out."""
-    made = _begun(path).delete(_numbers(episodes))
+    made = _begun(path).delete(episode_numbers(episodes))
     return {out: made}
 
 
@@ -232,7 +249,7 @@ def select(
     """Take the episodes that meet a condition, perhaps in another order."""
     made = _begun(path)
     if episodes is not None:
-        made = made.keep(_numbers(episodes))
+        made = made.keep(episode_numbers(episodes))
     if where is not None or order_by is not None or episodes is None:
         made = made.select(where, order_by=order_by)
     return {out: made}
@@ -344,10 +361,13 @@ def features(
 
 @_verb
 def merge(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Datasets.", show_default=False)
+    paths: DatasetPaths,
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out", "-o", metavar="OUT", help="The folder to make, or a URI.", parser=place
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="The folder to make.")],
     together: Together = "strict",
 ) -> Cuts:
     """Put datasets one behind the other."""
@@ -359,8 +379,13 @@ def merge(
 def split(
     path: DatasetPath,
     out: Annotated[
-        Path,
-        typer.Argument(metavar="OUT", help="The folder for the parts.", show_default=False),
+        str,
+        typer.Argument(
+            metavar="OUT",
+            help="The folder for the parts, or a URI.",
+            show_default=False,
+            parser=place,
+        ),
     ],
     parts: Annotated[
         list[str] | None,
@@ -383,7 +408,7 @@ def split(
     found = _begun(path).split(wanted, by=by, seed=seed)
     if by is not None:
         found = {_file_name(text, place): cut for place, (text, cut) in enumerate(found.items())}
-    return {out / name: made for name, made in found.items()}
+    return {f"{out.rstrip('/')}/{name}": made for name, made in found.items()}
 
 
 @_verb
@@ -411,10 +436,11 @@ def commit(
     from demoreel.edit.render import commit as finish
 
     shown = Output(json=json, quiet=quiet, debug=debug)
-    _show_results(shown, [finish(out, verification=verify)])
+    only_here(out, "Ending the work of shards")
+    show_results(shown, [finish(out, verification=verify)])
 
 
-def _begun(path: Path) -> Cut:
+def _begun(path: str) -> Cut:
     from demoreel.edit.cut import cut
 
     return cut(path)
@@ -432,102 +458,10 @@ def _engine(name: str, jobs: int, address: str | None) -> Engine:
     return LocalEngine(jobs)
 
 
-def _save(cuts: dict[Path, Cut], path: Path) -> None:
+def _save(cuts: dict[str, Cut], path: Path) -> None:
     if len(cuts) > 1:
         raise ArgumentError("--save is for one cut; each part would have a list of its own.")
     next(iter(cuts.values())).save(path)
-
-
-def _show_plans(out: Output, plans: dict[Path, Plan]) -> None:
-    found = [_plan_facts(plan, target) for target, plan in plans.items()]
-    if out.json:
-        out.result(found[0] if len(found) == 1 else {"parts": found})
-        return
-    for facts in found:
-        said = f"{count(facts['episodes'], 'episode')}, {count(facts['frames'], 'frame')}"
-        out.line(f"{facts['path']}: {said}, {size(facts['bytes'])}")
-        for camera, frames in facts["encoded_frames"].items():
-            out.line(f"  {camera}: {count(frames, 'frame')} to be encoded")
-        for camera, clips in facts["black_clips"].items():
-            out.line(f"  {camera}: {count(clips, 'episode')} to be black")
-        files = facts["files"]
-        rows = [(file["path"], size(file["bytes"])) for file in files[:_FILES_SHOWN]]
-        out.table([Column("file"), Column("bytes", right=True)], rows)
-        if len(files) > _FILES_SHOWN:
-            out.note(f"and {len(files) - _FILES_SHOWN:,} more; --json shows all")
-
-
-def _plan_facts(plan: Plan, target: Path) -> dict[str, Any]:
-    files = _files(plan, target)
-    clips = [
-        {"source": c.source, "episode": c.episode, "start": c.start, "stop": c.stop}
-        for c in plan.clips
-    ]
-    sources = [source.path for source in plan.cutlist.sources]
-    return {
-        "path": str(target),
-        **plan.summary(),
-        "sources": sources,
-        "clips": clips,
-        "files": files,
-    }
-
-
-def _files(plan: Plan, target: Path) -> list[dict[str, Any]]:
-    """Return the tables and videos that a plan writes; of Lance, the tables that they go to."""
-    from demoreel.edit.lance_result import tables_for
-
-    lance = tables_for(plan.layout, target.name, plan.info)
-    if lance is None:
-        files = [{"path": t.path(plan.info), "bytes": t.size} for t in plan.tables]
-        return files + [{"path": v.path(plan.info), "bytes": v.size} for v in plan.videos]
-    in_place = str(target) == plan.cutlist.sources[0].path
-    frames = plan.readers[0].data_file(0) if in_place else lance.frames
-    files = [{"path": frames, "bytes": sum(t.size for t in plan.tables)}]
-    if plan.videos:
-        files.append({"path": str(lance.videos), "bytes": sum(v.size for v in plan.videos)})
-    return files
-
-
-def _facts(done: Rendered) -> dict[str, Any]:
-    version = {} if done.version is None else {"version": done.version}
-    return {
-        "path": str(done.path),
-        "episodes": done.episodes,
-        "frames": done.frames,
-        "bytes": done.bytes,
-        "resumed": done.resumed,
-        "committed": done.committed,
-        **version,
-    }
-
-
-def _show_results(out: Output, done: list[Rendered]) -> None:
-    if out.json:
-        found = [_facts(rendered) for rendered in done]
-        out.result(found[0] if len(found) == 1 else {"parts": found})
-        return
-    for each in done:
-        if not each.committed:
-            out.line(f"{each.path}: {size(each.bytes)} written; other shards and commit follow")
-            continue
-        said = f"{count(each.episodes, 'episode')}, {count(each.frames, 'frame')}"
-        named = "" if each.version is None else f" in version {each.version}"
-        out.line(f"{each.path}: {said}{named}, {size(each.bytes)} written")
-        if each.resumed:
-            out.note(f"{count(each.resumed, 'file')} had been written before")
-
-
-def _numbers(text: str) -> list[int]:
-    """Read ``3,40,77`` and ``0:10,90``."""
-    found: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?::(\d+))?\s*", part)
-        if match is None:
-            raise ArgumentError(f"{part!r} is no episode, and no range like 0:10.")
-        first = int(match[1])
-        found += range(first, int(match[2])) if match[2] else [first]
-    return found
 
 
 def _number(text: str) -> int:
@@ -561,7 +495,7 @@ def _part(text: str) -> tuple[str, float | range | list[int]]:
         raise ArgumentError(f"A part cannot be called {name!r}.", hint="letters, digits, _ . -")
     if re.fullmatch(r"\d*\.\d+|1|1\.", part):
         return name, float(part)
-    return name, _numbers(part)
+    return name, episode_numbers(part)
 
 
 def _file_name(text: str, number: int | None = None) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from demoreel.cli.options import Debug, Json, Quiet
+from demoreel.cli.options import Debug, Json, Quiet, Staging, place, use_staging
 from demoreel.cli.output import Column, Output, count
 
 if TYPE_CHECKING:
@@ -20,8 +19,15 @@ _WIDEST = 60
 
 
 def diff(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A dataset.", show_default=False)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The other.", show_default=False)],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="A dataset: a folder, or a URI.", show_default=False, parser=place
+        ),
+    ],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="The other.", show_default=False, parser=place)
+    ],
     match: Annotated[
         Literal["position", "content"],
         typer.Option("--match", help="Compare episodes at the same place, or with the same rows."),
@@ -39,6 +45,7 @@ def diff(
         float,
         typer.Option("--pixel-tolerance", metavar="X", help="How far pixels may be, of 255."),
     ] = 0.0,
+    staging: Staging = None,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -50,6 +57,7 @@ def diff(
     """
     import demoreel
 
+    use_staging(staging)
     out = Output(json=json, quiet=quiet, debug=debug)
     with out.progress("comparing") as report:
         found = demoreel.diff(

@@ -86,7 +86,7 @@ def _row(episode: Episode, fps: float) -> tuple[str, ...]:
 
 def _print_json(dataset: Dataset, shown: Iterator[Episode]) -> None:
     """Print one object, an episode at a time: the whole text may be larger than memory."""
-    head = {"path": str(dataset.root), "total": len(dataset.episodes)}
+    head = {"path": dataset.uri or str(dataset.root), "total": len(dataset.episodes)}
     print(json_module.dumps(head, ensure_ascii=False)[:-1] + ', "episodes": [', end="")
     separator = "\n  "
     for episode in shown:

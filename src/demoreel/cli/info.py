@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.options import DatasetPath, Debug, Json, Quiet, name_of_place
 from demoreel.cli.output import Column, Output, count, duration, size
 
 if TYPE_CHECKING:
@@ -14,12 +15,14 @@ if TYPE_CHECKING:
     from demoreel.read.dataset import Dataset
 
 _TASKS_SHOWN = 12
+_PAGES = 20  # of a listing, a thousand files each
 
 
 def info(path: DatasetPath, json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
     """Show what a dataset is: its tasks, features and cameras.
 
-    Reads the metadata only. Cameras are shown as the metadata describes them.
+    Reads the metadata only, and the sizes of files. Cameras are shown as the metadata describes
+    them.
     """
     import demoreel
 
@@ -34,9 +37,10 @@ def info(path: DatasetPath, json: Json = False, quiet: Quiet = False, debug: Deb
 def describe(dataset: Dataset) -> dict[str, Any]:
     """Return what is known of a dataset from its metadata and the sizes of its files."""
     meta, frames = dataset.info, len(dataset)
+    disk, is_whole = _stored(dataset)
     features = dataset.features.values()
     return {
-        "path": str(dataset.root),
+        "path": dataset.uri or str(dataset.root),
         "layout": dataset.layout,
         "robot_type": meta.robot_type,
         "fps": dataset.fps,
@@ -47,7 +51,8 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "features": {f.key: _feature(f) for f in features if not f.is_camera},
         "cameras": {f.key: _camera(f) for f in features if f.is_camera},
         "has_stats": dataset.stats is not None,
-        "disk": _on_disk(dataset.root),
+        "disk": disk,
+        "disk_is_whole": is_whole,
     }
 
 
@@ -69,30 +74,47 @@ def _camera(feature: Feature) -> dict[str, Any]:
     }
 
 
-def _on_disk(root: Path) -> dict[str, dict[str, int]]:
-    """Return files and bytes of each folder in the dataset's own, and of all."""
+def _stored(dataset: Dataset) -> tuple[dict[str, dict[str, int]], bool]:
+    """Return files and bytes of each folder in the dataset's own, and of all; and if these are all.
+
+    What lies far away is listed by a few requests, which may not tell all of very many files.
+    """
+    far = dataset.__getstate__().get("far")
+    if far is None:
+        return _summed(_on_disk(dataset.root)), True
+    files, is_whole = far.store.files("", most_pages=_PAGES)
+    return _summed((file.name, file.size) for file in files), is_whole
+
+
+def _on_disk(root: Path) -> Iterator[tuple[str, int]]:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(folder, name)
+            yield Path(os.path.relpath(path, root)).as_posix(), os.stat(path).st_size
+
+
+def _summed(files: Iterable[tuple[str, int]]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     total = {"files": 0, "bytes": 0}
-    for folder, _, names in os.walk(root):
-        part = os.path.relpath(folder, root).split(os.sep)[0]
-        for name in names:
-            length = os.stat(os.path.join(folder, name)).st_size
-            for sums in (found.setdefault(part, {"files": 0, "bytes": 0}), total):
-                sums["files"] += 1
-                sums["bytes"] += length
-    found.pop(os.curdir, None)  # what lies beside the folders counts in the total only
+    for name, length in files:
+        part, slash, _ = name.partition("/")
+        # What lies beside the folders counts in the total only.
+        own = [found.setdefault(part, {"files": 0, "bytes": 0})] if slash else []
+        for sums in (*own, total):
+            sums["files"] += 1
+            sums["bytes"] += length
     return {**dict(sorted(found.items())), "total": total}
 
 
 def _show(out: Output, facts: dict[str, Any]) -> None:
-    out.line(f"{Path(facts['path']).resolve().name}: LeRobot {facts['layout']}", style="bold")
+    out.line(f"{name_of_place(facts['path'])}: LeRobot {facts['layout']}", style="bold")
     lines = {
         "path": facts["path"],
         "robot": facts["robot_type"] or "not named",
         "episodes": f"{facts['episodes']:,}",
         "frames": f"{facts['frames']:,} at {facts['fps']:g} fps: {duration(facts['seconds'])}",
         "stats": "yes" if facts["has_stats"] else "none",
-        "on disk": _disk_text(facts["disk"]),
+        "on disk": _disk_text(facts["disk"], is_whole=facts["disk_is_whole"]),
     }
     for name, text in lines.items():
         out.line(f"  {name:<9} {text}")
@@ -125,10 +147,11 @@ def _show_tasks(out: Output, tasks: list[dict[str, Any]]) -> None:
         out.line(f"      and {len(rows) - len(shown):,} more; --json shows all")
 
 
-def _disk_text(disk: dict[str, dict[str, int]]) -> str:
+def _disk_text(disk: dict[str, dict[str, int]], *, is_whole: bool) -> str:
     parts = [f"{name} {size(sums['bytes'])}" for name, sums in disk.items() if name != "total"]
     total = disk["total"]
-    return f"{size(total['bytes'])} in {count(total['files'], 'file')} ({', '.join(parts)})"
+    text = f"{size(total['bytes'])} in {count(total['files'], 'file')} ({', '.join(parts)})"
+    return text if is_whole else f"at least {text}"
 
 
 def _shape_text(shape: list[int]) -> str:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.options import (
+    DatasetPath,
+    Debug,
+    Json,
+    Quiet,
+    Staging,
+    TargetOrNone,
+    use_staging,
+)
 from demoreel.cli.output import Output, count
 
 if TYPE_CHECKING:
@@ -18,10 +25,7 @@ _SHOWN = 20
 
 def repair(
     path: DatasetPath,
-    target: Annotated[
-        Path | None,
-        typer.Argument(metavar="[OUT]", help="The folder to make.", show_default=False),
-    ] = None,
+    target: TargetOrNone = None,
     in_place: Annotated[
         bool,
         typer.Option("--in-place", help="Put the result in PATH's place, which becomes PATH_old."),
@@ -39,6 +43,7 @@ def repair(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")
     ] = False,
+    staging: Staging = None,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -50,6 +55,7 @@ def repair(
     """
     import demoreel
 
+    use_staging(staging)
     out = Output(json=json, quiet=quiet, debug=debug)
     with out.progress("mending"):
         done = demoreel.repair(

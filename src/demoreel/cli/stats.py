@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.options import DatasetPath, Debug, Json, Quiet, is_uri, name_of_place, only_here
 from demoreel.cli.output import Column, Output, count
 from demoreel.errors import ArgumentError, MetadataError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from demoreel.edit.statistics.recompute import Recomputed
     from demoreel.layouts.base import Reader
     from demoreel.model import Feature
@@ -69,17 +67,22 @@ def stats(
         return
     if dry_run or missing or not pictures or jobs is not None:
         raise ArgumentError("These options go with --recompute.", hint="demoreel stats --help")
-    from demoreel.layouts.detect import open_reader
+    import demoreel
 
-    facts = describe(open_reader(path), episode)
+    facts = describe(demoreel.open(path).reader, episode, path)
     if out.json:
         out.result(facts)
     else:
         _show(out, facts)
 
 
-def describe(reader: Reader, episode: int | None) -> dict[str, Any]:
+def describe(reader: Reader, episode: int | None, path: str) -> dict[str, Any]:
     """Return a dataset's statistics, or those of an episode, and which of them are approximate.
+
+    Args:
+        reader: The dataset.
+        episode: An ``episode_index``; None is all of them.
+        path: What to call it.
 
     Raises:
         OutOfRangeError: There is no such episode.
@@ -101,13 +104,13 @@ def describe(reader: Reader, episode: int | None) -> dict[str, Any]:
             "The dataset has no statistics."
             if episode is None
             else "The dataset has no statistics of single episodes.",
-            hint=f"demoreel stats {reader.root} --recompute",
+            hint=None if is_uri(path) else f"demoreel stats {path} --recompute",
             dataset=reader.root,
             episode=episode,
         )
     features = reader.info.features
     return {
-        "path": str(reader.root),
+        "path": path,
         "layout": reader.layout,
         "episode": episode,
         "episodes": len(reader.episodes),
@@ -136,16 +139,15 @@ def _dimensions(feature: Feature | None, size: int) -> list[str]:
 
 
 def _show(out: Output, facts: dict[str, Any]) -> None:
-    from pathlib import Path
-
     size = f"{count(facts['episodes'], 'episode')}, {count(facts['frames'], 'frame')}"
     of = size if facts["episode"] is None else f"episode {facts['episode']}"
-    out.line(f"{Path(facts['path']).resolve().name}: {of}", style="bold")
+    out.line(f"{name_of_place(facts['path'])}: {of}", style="bold")
     columns = [Column("feature"), Column(""), *(Column(kind, right=True) for kind in _SHOWN)]
     out.table(columns, _rows(facts))
     if facts["approximate"]:
         out.line()
-        out.line(f"~ approximate; demoreel stats {facts['path']} --recompute makes it exact")
+        mend = f"; demoreel stats {facts['path']} --recompute makes it exact"
+        out.line(f"~ approximate{'' if is_uri(facts['path']) else mend}")
 
 
 def _rows(facts: dict[str, Any]) -> list[list[str]]:
@@ -171,10 +173,11 @@ def _cell(values: list[Any] | None, number: int, *, approximate: bool) -> str:
     return f"{'~' if approximate else ''}{float(values[number]):.6g}"
 
 
-def _recompute(out: Output, path: Path, pictures: Any, jobs: int | None, dry_run: bool) -> None:
+def _recompute(out: Output, path: str, pictures: Any, jobs: int | None, dry_run: bool) -> None:
     from demoreel.edit.statistics.recompute import recompute
 
-    with out.progress(f"computing statistics of {path.name}") as report:
+    only_here(path, "Computing statistics in their place")
+    with out.progress(f"computing statistics of {name_of_place(path)}") as report:
         done = recompute(path, pictures=pictures, threads=jobs, dry_run=dry_run, report=report)
     if out.json:
         out.result(_as_json(done))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.options import DatasetPath, Debug, Json, Quiet, only_here
 from demoreel.cli.output import Column, Output, count
 
 if TYPE_CHECKING:
@@ -30,9 +29,10 @@ def versions(
     from demoreel.edit.in_place.versions import versions as listed
 
     out = Output(json=json, quiet=quiet, debug=debug)
+    only_here(path, "Listing versions")
     found = listed(path)
     if json:
-        out.result({"path": str(path), "versions": [_facts(version) for version in found]})
+        out.result({"path": path, "versions": [_facts(version) for version in found]})
         return
     out.table(_COLUMNS, [_row(version) for version in found])
 
@@ -55,9 +55,10 @@ def tag(
     from demoreel.edit.in_place.versions import tag as named
 
     out = Output(json=json, quiet=quiet, debug=debug)
+    only_here(path, "Naming a version")
     number = named(path, name, version=version, delete=delete)
     if json:
-        out.result({"path": str(path), "tag": name, "version": number, "deleted": delete})
+        out.result({"path": path, "tag": name, "version": number, "deleted": delete})
     elif not quiet:
         out.line(f"version {number} is {'no longer ' if delete else ''}called {name}")
 
@@ -78,14 +79,15 @@ def checkout(
     from demoreel.edit.in_place.versions import checkout as go_back
 
     out = Output(json=json, quiet=quiet, debug=debug)
+    only_here(path, "Going back")
     found = go_back(path, version, dry_run=dry_run)
     if json:
-        out.result({"path": str(path), "dry_run": dry_run, **_facts(found)})
+        out.result({"path": path, "dry_run": dry_run, **_facts(found)})
     elif not quiet:
         out.line(_said(path, found, dry_run))
 
 
-def _said(path: Path, version: Version, dry_run: bool) -> str:
+def _said(path: str, version: Version, dry_run: bool) -> str:
     known = "" if version.episodes is None else f"{count(version.episodes, 'episode')}, "
     would = "would be" if dry_run else "is"
     frames = count(version.frames, "frame")

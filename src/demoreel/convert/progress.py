@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Stage = Literal["write", "finish", "verify", "commit"]
+Stage = Literal["fetch", "write", "finish", "verify", "commit", "send"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +16,11 @@ class Progress:
     """How far a conversion is.
 
     Attributes:
-        stage: What it does: write the parts, finish tables and metadata, verify, commit.
+        stage: What it does: write the parts, finish tables and metadata, verify, commit; before it
+            fetch a source, and after it send a target that lies far away.
         frames: Rows dealt with in this stage.
         total_frames: Rows to deal with.
-        video_bytes: Bytes of video dealt with.
+        video_bytes: Bytes of video dealt with; of what is fetched or sent, thousandths.
         total_video_bytes: Bytes of video to deal with.
         seconds: Time since the stage began.
     """

@@ -34,8 +34,8 @@ class ConvertReport:
     """What a conversion did, or with ``dry_run`` would do.
 
     Attributes:
-        source: The source's folder.
-        target: The folder that was made.
+        source: The source's folder, or its URI.
+        target: The folder that was made, or its URI.
         source_layout: The source's layout.
         to: The target's.
         table: Name of its table of rows, where that is free to choose.
@@ -56,8 +56,8 @@ class ConvertReport:
             statistics that were computed or are missing.
     """
 
-    source: Path
-    target: Path
+    source: Path | str
+    target: Path | str
     source_layout: str
     to: str
     table: str | None

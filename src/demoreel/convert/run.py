@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from demoreel.convert.by_copying import convert_by_copying
 from demoreel.convert.by_cutting import convert_by_cutting, is_a_cut
+from demoreel.convert.far import convert_far
 from demoreel.convert.options import Options, To, Verify, verification
 from demoreel.convert.progress import Report
 from demoreel.convert.report import ConvertReport
 from demoreel.errors import ArgumentError, DiskFullError
 from demoreel.layouts.detect import open_reader
 from demoreel.media.picture_encode import CodecName, Subsampling
+from demoreel.storage.far.uris import is_far
 from demoreel.storage.no_room import NO_ROOM
 from demoreel.storage.replace import place_of_old, replacing_dataset
 
@@ -42,6 +45,7 @@ def convert(
     verify: Verify | bool = "full",
     dry_run: bool = False,
     jobs: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     progress: Report | None = None,
 ) -> ConvertReport:
     """Convert a dataset to another layout. The source is only read.
@@ -50,13 +54,19 @@ def convert(
     at all: an error, Ctrl-C or SIGTERM leaves nothing behind. After ``kill -9`` or a power cut
     the same call goes on from what was written.
 
+    A source that lies far away is fetched first, into a folder beside the user's cache
+    (``DEMOREEL_STAGING``) that is removed again. A target far away is made there, too, and sent
+    when it is whole, ``meta/info.json`` last: there is no dataset before. What is overwritten loses
+    its ``meta/info.json`` first. After an interruption the same call goes on.
+
     Cost: videos are copied at the speed of the disk, without a look at their pictures; for
     lance-frames every picture is decoded and encoded, on all cores. Memory stays below 1 GB.
     Verification reads everything once more, most of it while the disk writes.
 
     Args:
-        source: A dataset of any layout that demoreel reads.
-        target: The folder to make; there may be an empty one.
+        source: A dataset of any layout that demoreel reads; its folder or its URI.
+        target: The folder to make; there may be an empty one. Or ``s3://bucket/path``, ``gs://``
+            or ``az://``.
         to: ``lance-video`` (numbers in one table, the videos as they are in another),
             ``lance-frames`` (a table with an encoded picture per camera in every row),
             ``lance-native`` (what lerobot reads itself), ``v3.0`` or ``v2.1``.
@@ -81,6 +91,7 @@ def convert(
             of pictures (``full``, True), some of them (``sample``) or nothing (``none``, False).
         dry_run: Check everything and say what would be done; write nothing.
         jobs: Threads, or for v3.0 and v2.1 processes; by default as many as it pays to use.
+        storage_options: Of sources and targets that lie far away: as for ``demoreel.open``.
         progress: Called now and then with a ``Progress``, in the calling thread.
 
     Returns:
@@ -96,6 +107,7 @@ def convert(
         DiskFullError: There is no room.
         DatasetBusyError: Another conversion to the same folder is running; or, in place, the
             dataset is being recorded to.
+        StoreError: A store does not answer; the same call goes on from there.
         DemoreelError: The source is not readable.
     """
     options = Options(
@@ -115,6 +127,12 @@ def convert(
         progress=progress,
     )
     if in_place:
+        if is_far(source):
+            raise ArgumentError(
+                "A dataset that lies far away cannot be converted in place.",
+                hint="give a target, which may be a URI, too",
+                uri=source,
+            )
         if target is not None or overwrite or link:
             raise ArgumentError(
                 "A conversion in place has no target, overwrites nothing and links nothing.",
@@ -123,6 +141,12 @@ def convert(
         return _in_place(Path(source), options)
     if target is None:
         raise ArgumentError("Where to?", hint="give a target, or in_place=True (--in-place)")
+    if is_far(source) or is_far(target):
+        return convert_far(source, target, options, storage_options, _convert)
+    if storage_options:
+        raise ArgumentError(
+            "storage_options= is for datasets that lie far away.", hint="leave it out"
+        )
     return _convert(Path(source), Path(os.path.abspath(target)), options)
 
 

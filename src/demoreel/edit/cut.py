@@ -14,10 +14,11 @@ import numpy as np
 from demoreel.edit import choose
 from demoreel.edit.changes import is_kept, kept, renamed, without
 from demoreel.edit.clips import TOGETHER, Added, Clip, CutList, Source, Together
+from demoreel.edit.far import refuse_far, render_anywhere
 from demoreel.edit.features import view_of
 from demoreel.edit.plan import Plan, make_plan
-from demoreel.edit.render import Rendered, Shard, render
-from demoreel.edit.sources import identity_of, open_source
+from demoreel.edit.render import Rendered, Shard
+from demoreel.edit.sources import far_dataset_in, identity_of, open_source, remember_far
 from demoreel.edit.target_info import Form, FormOptions
 from demoreel.edit.verify import Verify
 from demoreel.errors import ArgumentError, nearest
@@ -28,6 +29,7 @@ from demoreel.read.dataset import Dataset
 from demoreel.run.local import LocalEngine
 from demoreel.run.task import Engine
 from demoreel.storage.atomic import write_file
+from demoreel.storage.far.uris import is_far
 from demoreel.storage.json_files import read_json
 
 PathLike = str | os.PathLike[str]
@@ -44,21 +46,28 @@ class Rooted(Protocol):
         ...
 
 
-def cut(dataset: PathLike | Dataset | Rooted) -> Cut:
+def cut(
+    dataset: PathLike | Dataset | Rooted, *, storage_options: Mapping[str, Any] | None = None
+) -> Cut:
     """Begin a cut with all episodes of a dataset; see ``demoreel.cut``."""
+    if is_far(dataset) or storage_options:
+        dataset = Dataset(_folder_of(dataset), storage_options=storage_options)
+    dataset = far_dataset_in(dataset) or dataset
     if isinstance(dataset, Dataset):
         reader, chosen = dataset.reader, dataset.episodes
         version = _pinned_version(dataset)
+        far = dataset.__getstate__().get("far")
     else:
-        reader = open_reader(_folder_of(dataset))
-        chosen, version = reader.episodes, None
-    source = Source(os.path.abspath(reader.root), identity_of(reader), version=version)
+        reader = open_reader(Path(_folder_of(dataset)))
+        chosen, version, far = reader.episodes, None, None
+    path = os.path.abspath(reader.root) if far is None else remember_far(far)
+    source = Source(path, identity_of(reader), version=version)
     pairs = zip(chosen.episode_index.tolist(), chosen.length.tolist(), strict=True)
     return Cut(CutList((source,), tuple(Clip(0, number, 0, length) for number, length in pairs)))
 
 
-def _folder_of(dataset: PathLike | Rooted) -> Path:
-    return Path(dataset) if isinstance(dataset, (str, os.PathLike)) else dataset.root
+def _folder_of(dataset: PathLike | Dataset | Rooted) -> PathLike:
+    return dataset if isinstance(dataset, (str, os.PathLike)) else dataset.root
 
 
 def _pinned_version(dataset: Dataset) -> int | None:
@@ -378,6 +387,8 @@ class Cut:
         engine: Engine | None = None,
         shard: tuple[int, int] | None = None,
         verify: Verify | bool = True,
+        overwrite: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
         report: Callable[[float], None] | None = None,
         **form: Unpack[FormOptions],
     ) -> Rendered:
@@ -388,14 +399,20 @@ class Cut:
         whole. After a kill, Ctrl-C or a full disk, the same call goes on from the files that were
         finished.
 
+        Sources that lie far away are fetched first: the files that clips lie in, into a folder
+        beside the user's cache (``DEMOREEL_STAGING``), which is removed again. A target far away is
+        made there, too, and then sent, ``meta/info.json`` last: there is no dataset before.
+
         Args:
-            target: The folder to make.
+            target: The folder to make; or ``s3://bucket/path``, ``gs://`` or ``az://``.
             jobs: Processes to use.
             engine: Another engine to run the tasks on, instead of ``jobs`` processes.
             shard: ``(number, of)``: do only this part, counted from 0; the others may run at the
                 same time on machines that see the same disk. ``commit`` comes after the last.
             verify: Compare the first and last frame of every clip (True, ``ends``), every frame
                 (``full``) or nothing (False, ``none``) with the sources before the target appears.
+            overwrite: Of a target that lies far away: replace the dataset that is there.
+            storage_options: Of such a target: as for ``demoreel.open``.
             report: Called with the share of bytes that are written.
             form: How the result is to be; all of it is optional. ``layout`` (a video of v2.1 holds
                 one episode and nothing else, so that clips which begin or end inside a group of
@@ -415,14 +432,17 @@ class Cut:
             DiskFullError: There is no room.
             VideoError: A source's video is missing or broken.
             ConversionError: The result is not what the sources hold; it was not kept.
+            StoreError: A store does not answer; the same call goes on from there.
         """
-        return render(
+        return render_anywhere(
             self.cutlist,
             target,
             form=Form(**form),
             engine=engine or LocalEngine(jobs),
             shard=None if shard is None else Shard(*shard),
             verification=_verification(verify),
+            overwrite=overwrite,
+            storage_options=storage_options,
             report=report,
         )
 
@@ -445,6 +465,7 @@ class Cut:
         """
         from demoreel.edit.in_place.run import render_in_place
 
+        refuse_far(self.cutlist, "An edit in place")
         return render_in_place(self.cutlist, verification=_verification(verify))
 
     def save(self, path: PathLike) -> None:

@@ -14,6 +14,9 @@ from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance_reader import LanceReader
+from demoreel.read.dataset import Dataset
+from demoreel.storage.far.folder import FarFolder
+from demoreel.storage.far.uris import is_far, open_far
 
 _METADATA = ("info.json", "stats.json", "tasks", "episodes")
 _MOST_READERS = 64
@@ -38,8 +41,39 @@ def identity_of(reader: Reader) -> str:
     return digest.hexdigest()[:24]
 
 
+# By URI: a cut list names places, and says nothing of the credentials that opened them.
+_far_folders: dict[str, FarFolder] = {}
+
+
+def remember_far(folder: FarFolder) -> str:
+    """Let sources of this URI be opened as this folder was; return the URI."""
+    _far_folders[folder.uri] = folder
+    return folder.uri
+
+
+def far_folder(source: Source) -> FarFolder:
+    """Return the folder of a source that lies far away.
+
+    Raises:
+        DatasetNotFoundError: It is not there.
+        StoreError: The store does not answer.
+    """
+    if source.path not in _far_folders:
+        remember_far(open_far(source.path, with_versions=source.version is not None))
+    return _far_folders[source.path]
+
+
+def far_dataset_in(dataset: object) -> Dataset | None:
+    """Return the dataset that torch's reads from afar; its folder is a copy of the metadata."""
+    inner = getattr(dataset, "reader", None)
+    return inner if isinstance(inner, Dataset) and inner.uri is not None else None
+
+
 @lru_cache(maxsize=_MOST_READERS)
 def _opened(path: str, identity: str, version: int | None) -> Reader:
+    if is_far(path):
+        folder = far_folder(Source(path, identity, version=version))
+        return open_reader(folder.local, version=version, far=folder)
     return open_reader(Path(path), version=version)
 
 

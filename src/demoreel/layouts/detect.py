@@ -21,6 +21,7 @@ from demoreel.storage.settled import settled
 
 if TYPE_CHECKING:
     from demoreel.layouts.lance_reader import LanceReader
+    from demoreel.storage.far.folder import FarFolder
 
 _OLD_HUB_TABLES = ("frames", "videos", "episodes")
 
@@ -31,6 +32,7 @@ def open_reader(
     version: int | None = None,
     tag: str | None = None,
     tables: Path | RemotePlace | None = None,
+    far: FarFolder | None = None,
 ) -> Reader:
     """Open the dataset in this folder, whatever its layout.
 
@@ -44,6 +46,7 @@ def open_reader(
         tables: Where the Lance tables lie if not in ``root``: their folder, or the table of rows
             (``NAME.lance``), which also says which one it is if there are several. In an object
             store, the table of rows.
+        far: The folder far away that ``root`` holds a copy of the metadata of.
 
     Raises:
         DatasetNotFoundError: The folder is not there, or holds no dataset.
@@ -56,11 +59,15 @@ def open_reader(
         raise ArgumentError("version= and tag= both name a version.", hint="give one of them")
     if not root.exists():
         finish_replacing(root)
-    return settled(root, lambda: _open_as_it_lies(root, version, tag, tables))
+    return settled(root, lambda: _open_as_it_lies(root, version, tag, tables, far))
 
 
 def _open_as_it_lies(
-    root: Path, version: int | None, tag: str | None, tables: Path | RemotePlace | None
+    root: Path,
+    version: int | None,
+    tag: str | None,
+    tables: Path | RemotePlace | None,
+    far: FarFolder | None,
 ) -> Reader:
     if _lance_tables(root / "data").issuperset(_OLD_HUB_TABLES):
         raise UnsupportedVersionError(
@@ -80,7 +87,7 @@ def _open_as_it_lies(
         raise no_episodes
     if tables is None:
         layout, table = _layout(root, info)
-        reader = _reader_for(root, info, layout, table, version=version, tag=tag)
+        reader = _reader_for(root, info, layout, table, version=version, tag=tag, far=far)
     else:
         folder: Path | RemotePlace
         if isinstance(tables, RemotePlace):
@@ -119,13 +126,23 @@ def _reader_for(
     version: int | None,
     tag: str | None,
     tables: Path | RemotePlace | None = None,
+    far: FarFolder | None = None,
 ) -> Reader:
     if layout.startswith("lance"):
         meta = root / "meta"
+        if far is not None:
+            tables = far.tables
         if version is not None or tag is not None:
             meta, info = _of_version(root, info, table, version, tag, tables)
         return _lance_reader(layout)(
-            root, info, table, version=version, tag=tag, tables=tables, meta=meta
+            root,
+            info,
+            table,
+            version=version,
+            tag=tag,
+            tables=tables,
+            meta=meta,
+            cache=far.cache if far is not None else None,
         )
     if version is not None or tag is not None:
         raise ArgumentError(
@@ -133,6 +150,10 @@ def _reader_for(
             hint="leave version= and tag= out",
             dataset=root,
         )
+    if far is not None:
+        from demoreel.layouts.far_readers import FarV2Reader, FarV3Reader
+
+        return (FarV2Reader if layout.startswith("v2") else FarV3Reader)(far, info)
     if layout.startswith("v2"):
         from demoreel.layouts.v2.reader import V2Reader
 

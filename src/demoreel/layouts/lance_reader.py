@@ -7,7 +7,7 @@ kept (``lance_history.py``). An episode that is not whole in a version is an err
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from demoreel.layouts.lance_videos import LanceVideos
 from demoreel.layouts.rows import rows_of, rows_once
 from demoreel.layouts.v3.metadata import V3Metadata
 from demoreel.model import Info
+from demoreel.storage.far.cache import RangeCache
 from demoreel.storage.lance_blobs import LanceBlob
 from demoreel.storage.lance_places import RemotePlace, Where
 from demoreel.storage.lance_tables import LanceTable
@@ -46,6 +47,7 @@ class LanceReader(V3Metadata):
         tag: A version's name.
         tables: The folder of the tables, if not ``root``; it may lie in an object store.
         meta: The folder of the metadata, if not ``meta`` in ``root``.
+        cache: Keeps ranges of videos that lie in a store.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
@@ -64,7 +66,9 @@ class LanceReader(V3Metadata):
         tag: str | None = None,
         tables: Place | None = None,
         meta: Path | None = None,
+        cache: RangeCache | None = None,
     ) -> None:
+        self._cache = cache
         folder, name = tables or root, self.videos_of(table, info)
         filmed = info.video_keys if name is not None else ()
         super().__init__(root, info, filmed, meta=meta)
@@ -87,7 +91,7 @@ class LanceReader(V3Metadata):
     @cached_property
     def _videos(self) -> LanceVideos:
         assert self._videos_table is not None
-        return LanceVideos(self._videos_table)
+        return LanceVideos(self._videos_table, self._cache)
 
     def share_videos(self, other: LanceReader) -> None:
         """Take the videos that another reader of the same table has found, and save the search."""
@@ -134,6 +138,26 @@ class LanceReader(V3Metadata):
         except VideoError as error:
             raise self._with_episode(error, position, camera) from error
         return self._locate(position, camera, video)
+
+    @property
+    def lies_far(self) -> bool:
+        """Whether the tables lie in an object store or on the Hub."""
+        return not isinstance(self._frames.place, str)
+
+    def expect(self, pictures: Mapping[str, np.ndarray]) -> None:
+        """Fetch what tells where a batch's pictures lie in their videos, all at the same time.
+
+        Args:
+            pictures: The rows of which pictures are wanted, by camera.
+        """
+        if self._videos_table is None:
+            return
+        videos: dict[tuple[str, int, int], None] = {}
+        for camera, rows in pictures.items():
+            if not self.in_tables(camera):
+                for position in np.unique(self.episodes.positions_of_rows(rows)).tolist():
+                    videos[camera, *self._video_numbers(position, camera)] = None
+        self._videos.expect(videos)
 
     def blob(self, camera: str, chunk: int, file: int) -> LanceBlob:
         """Return a video's bytes as Lance itself reads them, wherever they lie.

@@ -7,6 +7,8 @@ boxes are walked, which are a few small reads.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,8 +22,10 @@ from demoreel.media.packet_bytes import PACKETS_COLUMN, decode_packets
 from demoreel.media.packets import PacketIndex
 from demoreel.media.video import Video, VideoFile, index_video
 from demoreel.storage.arrow import as_numpy
+from demoreel.storage.far.cache import RangeCache
+from demoreel.storage.far.files import FarSlice
 from demoreel.storage.lance_blobs import LanceBlob
-from demoreel.storage.lance_files import Descriptor, LocalBlobs, LocalPlace
+from demoreel.storage.lance_files import Descriptor, FarBlobs, LocalBlobs, LocalPlace
 from demoreel.storage.lance_tables import LanceTable
 from demoreel.storage.lru import ByteCache
 
@@ -29,6 +33,7 @@ _BYTES_COLUMN = "video_bytes"
 _NAMED_BY = ("video_key", "chunk_index", "file_index")
 _MOOV = ("moov_offset", "moov_size")
 _MOST_BLOBS = 4096
+_INDEX_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -56,12 +61,19 @@ class LanceVideos:
 
     Args:
         table: The table.
+        cache: Keeps ranges of videos that lie in a store.
     """
 
-    def __init__(self, table: LanceTable) -> None:
+    def __init__(self, table: LanceTable, cache: RangeCache | None = None) -> None:
         self._table = table
         self._on_disk = LocalBlobs(table.path if isinstance(table.place, str) else None)
-        self._found: dict[int, LocalPlace | None] = {}
+        self._in_store = (
+            None
+            if isinstance(table.place, str)
+            else FarBlobs(table.place, cache if cache is not None else RangeCache())
+        )
+        self._found: dict[int, LocalPlace | FarSlice | None] = {}
+        self._kept_indices: ByteCache[int, bytes] = ByteCache(_INDEX_BYTES)
         self._blobs: ByteCache[int, LanceBlob] = ByteCache(_MOST_BLOBS)
 
     @cached_property
@@ -125,16 +137,37 @@ class LanceVideos:
         if place not in self._found:
             self._found[place] = self._find(place, name)
         found = self._found[place]
-        file = found.open() if found is not None else None
+        file = found.open() if isinstance(found, LocalPlace) else found
         return file if file is not None else self._blob(place, name)
 
-    def _find(self, place: int, name: str) -> LocalPlace | None:
+    def _find(self, place: int, name: str) -> LocalPlace | FarSlice | None:
         described = self._descriptor(place)
         if described is None:
             return None
-        return self._on_disk.find(
-            described, lambda parts: self._blob(place, name).read_ranges(parts)
-        )
+        finder = self._in_store if self._in_store is not None else self._on_disk
+        return finder.find(described, lambda parts: self._blob(place, name).read_ranges(parts))
+
+    def expect(self, videos: Iterable[tuple[str, int, int]]) -> None:
+        """Fetch the packet indices of several videos at the same time; those that are not kept.
+
+        Args:
+            videos: Camera, ``chunk_index`` and ``file_index`` of each.
+
+        Raises:
+            TableError: The table is missing or damaged.
+        """
+        if PACKETS_COLUMN not in self._table.columns:
+            return
+        wanted = []
+        for camera, chunk, file in videos:
+            with contextlib.suppress(VideoError):  # said when it is opened
+                place = self._place(camera, chunk, file, "")
+                if self._kept_indices.peek(place) is None:
+                    wanted.append(place)
+        if wanted:
+            column = self._table.take(np.array(wanted), [PACKETS_COLUMN]).column(0)
+            for place, stored in zip(wanted, column.to_pylist(), strict=True):
+                self._kept_indices.put(place, stored or b"", len(stored or b"") + 64)
 
     def _descriptor(self, place: int) -> Descriptor | None:
         table = self._rows.table
@@ -163,7 +196,7 @@ class LanceVideos:
     def _stored_index(self, place: int, data: VideoFile, name: str) -> PacketIndex | None:
         present = set(self._table.columns)
         if PACKETS_COLUMN in present:
-            stored = self._values(place, PACKETS_COLUMN)[0]
+            stored = self._kept_indices.peek(place) or self._values(place, PACKETS_COLUMN)[0]
             index = decode_packets(stored, video_bytes=data.size, name=name) if stored else None
             if index is not None:
                 return index

@@ -5,6 +5,7 @@ Nothing is read here but footers: whoever scans the tables says which columns an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,13 @@ import pyarrow as pa
 
 from demoreel.errors import TableError
 from demoreel.layouts.base import Reader
+from demoreel.layouts.far_readers import FarV2Reader, FarV3Reader
 from demoreel.layouts.lance_reader import LanceReader
 from demoreel.media.packet_bytes import PACKETS_COLUMN
 from demoreel.model import Feature
 from demoreel.storage import lance_calls
 from demoreel.storage.arrow import UNREADABLE
+from demoreel.storage.far.arrow_files import arrow_files
 from demoreel.storage.lance_process import may_use_lance
 from demoreel.storage.lance_tables import LanceTable
 
@@ -86,21 +89,17 @@ def _parquet_rows(reader: Reader, features: dict[str, Feature], positions: np.nd
     from pyarrow import fs
 
     numbers, firsts = _files(reader, positions)
-    paths = [reader.root / reader.data_file(position) for position in firsts]
-    for path in paths:
-        if not path.is_file():
-            raise TableError(
-                "A table that the metadata names is missing.",
-                hint="fetch or restore the file",
-                dataset=reader.root,
-                file=path.relative_to(reader.root),
-            )
+    names = [reader.data_file(position) for position in firsts]
+    if isinstance(reader, FarV2Reader | FarV3Reader):
+        files, paths = arrow_files(reader.far.file), names
+    else:
+        files, paths = fs.LocalFileSystem(), [str(reader.root / name) for name in names]
+        _refuse_missing(reader, names)
     parquet = arrow.ParquetFileFormat()
-    local = fs.LocalFileSystem()
     try:
         fragments = [
             parquet.make_fragment(
-                str(path), local, partition_expression=arrow.field(FILE_COLUMN) == number
+                path, files, partition_expression=arrow.field(FILE_COLUMN) == number
             )
             for number, path in enumerate(paths)
         ]
@@ -110,13 +109,24 @@ def _parquet_rows(reader: Reader, features: dict[str, Feature], positions: np.nd
             f"A table is not readable ({str(error).splitlines()[0]}).",
             hint="restore the file",
             dataset=reader.root,
-            file=paths[0].relative_to(reader.root),
+            file=names[0],
         ) from error
     fields = [(key, _plain(schema.field(key).type)) for key in features if key in schema.names]
     source = arrow.FileSystemDataset(
-        fragments, pa.schema([*fields, (FILE_COLUMN, pa.int32())]), parquet, local
+        fragments, pa.schema([*fields, (FILE_COLUMN, pa.int32())]), parquet, files
     )
     return RowTable(source, {key: key for key, _ in fields}, numbers if len(paths) > 1 else None)
+
+
+def _refuse_missing(reader: Reader, names: Sequence[str]) -> None:
+    for name in names:
+        if not (reader.root / name).is_file():
+            raise TableError(
+                "A table that the metadata names is missing.",
+                hint="fetch or restore the file",
+                dataset=reader.root,
+                file=name,
+            )
 
 
 def _files(reader: Reader, positions: np.ndarray) -> tuple[np.ndarray, list[int]]:
@@ -147,7 +157,7 @@ def video_table(reader: Reader, positions: np.ndarray) -> pa.Table:
     """Return one row per video, without its bytes.
 
     For a Lance dataset these are the columns of its own table; else ``video_key``, ``file`` and
-    ``file_size`` (missing where the file is).
+    ``file_size`` (missing where the file is, or where it lies far away and was not listed).
 
     Raises:
         TableError: A table is missing or damaged.
@@ -159,8 +169,7 @@ def video_table(reader: Reader, positions: np.ndarray) -> pa.Table:
     filmed = [key for key in reader.info.video_keys if not reader.in_tables(key)]
     every = positions.tolist()
     named = dict.fromkeys((key, reader.video_file(p, key)) for key in filmed for p in every)
-    paths = [reader.root / file for _, file in named]
-    sizes = [path.stat().st_size if path.is_file() else None for path in paths]
+    sizes = [_size(reader, file) for _, file in named]
     return pa.table(
         {
             "video_key": pa.array([key for key, _ in named], pa.string()),
@@ -168,3 +177,11 @@ def video_table(reader: Reader, positions: np.ndarray) -> pa.Table:
             "file_size": pa.array(sizes, pa.int64()),
         }
     )
+
+
+def _size(reader: Reader, name: str) -> int | None:
+    if isinstance(reader, FarV2Reader | FarV3Reader):
+        file = reader.far.file(name)
+        return file.size if file.is_known else None  # a request each would take too long
+    path = reader.root / name
+    return path.stat().st_size if path.is_file() else None

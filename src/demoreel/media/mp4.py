@@ -49,7 +49,10 @@ _LAST_MATRIX = 14  # of ISO 23001-8, as far as FFmpeg converts them
 class Bytes(Protocol):
     """Something with a size that is read by position."""
 
-    size: int
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        ...
 
     def read(self, offset: int, length: int) -> bytes:
         """Return the bytes there, fewer only at the end."""

@@ -7,6 +7,7 @@ take the picture. No demuxer, no seek, no float seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -78,6 +79,24 @@ class PacketIndex:
     def starts(self, frames: np.ndarray | list[int]) -> np.ndarray:
         """Return, for each of these frames, where its decoding begins (see ``start_of``)."""
         return np.asarray(self.start_of[self.packet_of[frames]])
+
+    @cached_property
+    def lies_in_order(self) -> bool:
+        """Whether packets lie in the file in the order in which they are decoded."""
+        return bool((np.diff(self.offset) > 0).all())
+
+    @cached_property
+    def _keyframes(self) -> np.ndarray:
+        return np.flatnonzero(self.start_of == np.arange(len(self.start_of)))
+
+    def ends_of_groups(self, packets: np.ndarray) -> np.ndarray:
+        """Return where the bytes end of the group of pictures that each packet is in.
+
+        Only for packets that lie in order.
+        """
+        following = np.searchsorted(self._keyframes, packets, side="right")
+        last = np.append(self._keyframes, len(self.offset))[following] - 1
+        return np.asarray(self.offset[last] + self.size[last])
 
     @property
     def end(self) -> int:

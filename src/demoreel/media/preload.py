@@ -7,6 +7,7 @@ a video is read in one call.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -15,8 +16,12 @@ import numpy as np
 from demoreel.errors import VideoError
 from demoreel.media.decode import Stretch
 from demoreel.media.mp4 import Bytes
+from demoreel.storage.far.files import FarFile, FarSlice
+from demoreel.storage.far.threads import interrupted
 from demoreel.storage.lance_blobs import LanceBlob, read_side_by_side
 from demoreel.storage.local import LocalFile, open_file
+
+_SMALL_GROUP = 1 << 17  # bytes that may be read beyond what is wanted
 
 
 class Loaded:
@@ -44,6 +49,32 @@ class Loaded:
         return behind.read(offset, length)
 
 
+class Arriving:
+    """A part of a video's bytes that is under way; reading waits for it.
+
+    Attributes:
+        size: Bytes of the video.
+    """
+
+    __slots__ = ("_begin", "_behind", "_future", "_length", "_mark", "size")
+
+    def __init__(self, begin: int, length: int, future: Future[bytes], behind: Bytes) -> None:
+        self._begin = begin
+        self._length = length
+        self._future = future
+        self._mark = interrupted.mark()
+        self._behind = behind
+        self.size = behind.size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes there, by their position in the video."""
+        start = offset - self._begin
+        if start >= 0 and start + length <= self._length:
+            data = interrupted.wait_for(self._future, self._mark)
+            return data[start : start + length]
+        return self._behind.read(offset, length)
+
+
 def byte_ranges(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
     """Return (offset, length) of the bytes that hold each stretch's packets; all of one video.
 
@@ -55,7 +86,7 @@ def byte_ranges(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
     first = np.maximum(np.minimum.reduceat(index.starts(frames), edges), 0)
     last = np.maximum.reduceat(index.packet_of[frames], edges)
     ends = index.offset + index.size
-    if (np.diff(index.offset) > 0).all():
+    if index.lies_in_order:
         begin, end = index.offset[first], ends[last]
     else:  # packets that do not lie in the order in which they are decoded
         spans = [slice(a, b + 1) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
@@ -110,6 +141,41 @@ def load_from_afar(videos: Mapping[int, Sequence[Stretch]]) -> dict[int, Sequenc
         number: _holding(far[number], ranges, parts)
         for number, (_, ranges), parts in zip(far, wanted, read, strict=True)
     }
+
+
+def begin_loading(stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Begin to read stretches of one video that lies far away; decoding them waits as it must.
+
+    Whole groups of pictures are read, so that what is kept of them serves any frame of theirs; but
+    not of groups so large that this would cost much.
+
+    Raises:
+        VideoError: The video is cut off.
+    """
+    file = stretches[0].file
+    assert isinstance(file, FarFile | FarSlice)
+    ranges = _whole_groups(stretches, _ranges_inside(stretches))
+    return [
+        replace(stretch, file=Arriving(begin, length, future, file))
+        for stretch, (begin, length), future in zip(
+            stretches, ranges, file.begin(ranges), strict=True
+        )
+    ]
+
+
+def _whole_groups(
+    stretches: Sequence[Stretch], ranges: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    index = stretches[0].index
+    if not index.lies_in_order:
+        return list(ranges)
+    last = np.array([stretch.last for stretch in stretches])
+    end = index.ends_of_groups(last)
+    found = []
+    for (begin, length), stop in zip(ranges, end.tolist(), strict=True):
+        more = stop - (begin + length)
+        found.append((begin, length + more if 0 < more <= max(length, _SMALL_GROUP) else length))
+    return found
 
 
 def is_far(file: object) -> TypeGuard[LanceBlob]:

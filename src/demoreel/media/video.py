@@ -85,6 +85,12 @@ def index_video(file: VideoFile, name: str, *, stored: Stored | None = None) -> 
     return Video(name, file, index)
 
 
+def indexed(file: VideoFile, name: str) -> Video | None:
+    """Return a video that was indexed before; None if it was not."""
+    index = _indices.peek((name, file.identity))
+    return None if index is None else Video(name, file, index)
+
+
 def _make_index(file: VideoFile, name: str, stored: Stored | None) -> tuple[PacketIndex, int]:
     index = stored() if stored is not None else None
     if index is None:

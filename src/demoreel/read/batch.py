@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
 from demoreel.layouts.base import Column, Reader
+from demoreel.layouts.far_readers import expect_pictures, is_far
 from demoreel.model.depth import DepthUnit
-from demoreel.read.pictures import Allocate, Camera, Size
+from demoreel.read.ahead import Ahead, Plan
+from demoreel.read.pictures import Allocate, Camera, Prepared, Size
 from demoreel.read.pool import DecodePool, Job
 from demoreel.read.windows import Expanded, expand
+from demoreel.storage.far.threads import think_ahead
 
 Batch = dict[str, Any]
 """Feature key -> a column with one entry per sample: an array, or a list for text."""
@@ -49,30 +53,39 @@ class BatchReader:
         rest = [key for key in features if key not in videos]
         self._order = videos + [k for k in rest if k in self._cameras or k in self._columns]
         self.pool = DecodePool(threads)
+        self._ahead = Ahead() if is_far(reader) else None
 
-    def read(self, rows: np.ndarray, *, allocate: Allocate = np.empty) -> Batch:
+    def read(
+        self,
+        rows: np.ndarray,
+        *,
+        allocate: Allocate = np.empty,
+        between: Callable[[], object] | None = None,
+    ) -> Batch:
         """Return the samples at these positions.
 
         Args:
             rows: Positions in the dataset.
             allocate: Makes the arrays that pictures are decoded into.
+            between: Called again and again between two pictures, by one thread at a time.
         """
-        episodes = self._reader.episodes
-        positions = episodes.positions_of_rows(rows)
-        start, stop = episodes.start[positions], episodes.start[positions + 1]
-        windows = {key: expand(rows, offs, start, stop) for key, offs in self._offsets.items()}
+        windows = self._windows(rows)
         values: dict[str, Column] = {}
         jobs: list[Iterator[Job]] = []
-        for key, camera in self._cameras.items():
-            wanted = windows[key].rows.reshape(-1) if key in windows else rows
-            pictures, more = camera.plan(wanted, allocate)
+        cameras, others = self._begun(rows, windows)
+        for key, prepared in cameras.items():
+            pictures, more = prepared.fill(allocate)
             if key in windows:
                 pictures = pictures.reshape(*windows[key].rows.shape, *pictures.shape[1:])
             values[key] = pictures
-            jobs.append(more)
-        self.pool.run(
-            itertools.chain(*jobs), meanwhile=lambda: values.update(self._rows(rows, windows))
-        )
+            jobs.append(more if between is None else _interrupted(more, between))
+        if others is None:
+            self.pool.run(
+                itertools.chain(*jobs), meanwhile=lambda: values.update(self._rows(rows, windows))
+            )
+        else:
+            self.pool.run(itertools.chain(*jobs))
+            values.update(others.result())
         batch: Batch = {key: values[key] for key in self._order}
         batch.update({f"{key}_is_pad": window.is_pad for key, window in windows.items()})
         tasks = values.get("task_index")
@@ -80,6 +93,42 @@ class BatchReader:
             now = self._now(tasks, windows.get("task_index"))
             batch["task"] = self._reader.tasks.texts(now)
         return batch
+
+    def prefetch(self, rows: np.ndarray) -> None:
+        """Begin to fetch what a batch of these positions will need.
+
+        Returns at once. The next ``read`` of exactly these positions, in this order, finds it.
+        """
+        if self._ahead is not None:
+            self._ahead.begin(rows, lambda: self._plan(rows, self._windows(rows)))
+
+    def _windows(self, rows: np.ndarray) -> dict[str, Expanded]:
+        episodes = self._reader.episodes
+        positions = episodes.positions_of_rows(rows)
+        start, stop = episodes.start[positions], episodes.start[positions + 1]
+        return {key: expand(rows, offs, start, stop) for key, offs in self._offsets.items()}
+
+    def _begun(
+        self, rows: np.ndarray, windows: Mapping[str, Expanded]
+    ) -> tuple[dict[str, Prepared], Future[dict[str, Column]] | None]:
+        """Return the pictures, ready to be decoded, and the other columns if they are under way."""
+        if self._ahead is None:
+            return self._prepare(rows, windows), None
+        plan = self._ahead.take(rows) or self._plan(rows, windows)
+        return plan.pictures, plan.rows
+
+    def _plan(self, rows: np.ndarray, windows: Mapping[str, Expanded]) -> Plan:
+        """Begin to fetch all that a batch needs, at the same time."""
+        others = think_ahead(lambda: self._rows(rows, windows))
+        return Plan(self._prepare(rows, windows), others)
+
+    def _prepare(self, rows: np.ndarray, windows: Mapping[str, Expanded]) -> dict[str, Prepared]:
+        wanted = {
+            key: windows[key].rows.reshape(-1) if key in windows else rows for key in self._cameras
+        }
+        if self._ahead is not None:
+            expect_pictures(self._reader, wanted)
+        return {key: camera.prepare(wanted[key]) for key, camera in self._cameras.items()}
 
     def _rows(self, rows: np.ndarray, windows: Mapping[str, Expanded]) -> dict[str, Column]:
         plain = [key for key in self._columns if key not in windows]
@@ -97,6 +146,12 @@ class BatchReader:
             return tasks
         offsets = self._offsets["task_index"]
         return tasks[:, int(np.argmin(np.abs(offsets)))]
+
+
+def _interrupted(jobs: Iterator[Job], between: Callable[[], object]) -> Iterator[Job]:
+    for job in jobs:
+        between()
+        yield job
 
 
 def _folded(column: Column, shape: tuple[int, ...]) -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -14,6 +14,7 @@ import pyarrow as pa
 from demoreel.errors import ArgumentError, OutOfRangeError, UnknownKeyError, nearest
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
+from demoreel.layouts.far_readers import is_far as is_far_reader
 from demoreel.model import Episodes, Feature, Info, Stats, Tasks
 from demoreel.model.depth import DepthUnit
 from demoreel.read.batch import Batch, BatchReader, sample_of
@@ -21,6 +22,8 @@ from demoreel.read.episode import EpisodeView
 from demoreel.read.memory import Recycler
 from demoreel.read.pictures import Allocate, Size
 from demoreel.read.windows import Windows, frame_offsets
+from demoreel.storage.far.folder import FarFolder
+from demoreel.storage.far.uris import is_far, open_far
 from demoreel.storage.lance_places import RemotePlace
 
 
@@ -36,7 +39,7 @@ class Dataset:
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: str | os.PathLike[str] | FarFolder,
         *,
         episodes: Iterable[int] | None = None,
         cameras: Iterable[str] | None = None,
@@ -49,6 +52,9 @@ class Dataset:
         tag: str | None = None,
         tables: str | os.PathLike[str] | RemotePlace | None = None,
         filter: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = None,
     ) -> None:
         # Iterables are listed first: pickling must be able to hand them on.
         self._arguments: dict[str, Any] = {
@@ -65,6 +71,23 @@ class Dataset:
             "tables": _place_of(tables),
             "filter": filter,
         }
+        if is_far(root):
+            root = open_far(
+                str(root),
+                storage_options=storage_options,
+                cache_dir=cache_dir,
+                cache_size=cache_size,
+                with_versions=version is not None or tag is not None,
+            )
+        if isinstance(root, FarFolder):
+            # The folder, with the copy of its metadata, goes to other processes; they ask nothing.
+            self._arguments |= {"root": str(root.local), "far": root}
+        elif storage_options or cache_dir is not None or cache_size is not None:
+            raise ArgumentError(
+                "storage_options=, cache_dir= and cache_size= are for datasets that lie far away.",
+                hint="leave them out, or give a URI such as s3://bucket/path",
+                path=root,
+            )
         self._open()
 
     def _open(self) -> None:
@@ -75,6 +98,7 @@ class Dataset:
             version=args["version"],
             tag=args["tag"],
             tables=args["tables"],
+            far=args.get("far"),
         )
         self.cameras = self._chosen_cameras(args["cameras"])
         self._selected = self._chosen_episodes(args["episodes"])
@@ -171,6 +195,17 @@ class Dataset:
         return self._reader.stats
 
     @property
+    def uri(self) -> str | None:
+        """Where the dataset lies, if that is far away; ``root`` then is a copy of its metadata."""
+        far = self._arguments.get("far")
+        return far.uri if far is not None else None
+
+    @property
+    def is_far(self) -> bool:
+        """Whether its pictures lie in an object store or on the Hub."""
+        return is_far_reader(self._reader)
+
+    @property
     def reader(self) -> Reader:
         """The layout underneath, for tools that need more than samples."""
         return self._reader
@@ -210,7 +245,11 @@ class Dataset:
         return (self[index] for index in range(len(self)))
 
     def batch(
-        self, indices: Iterable[int] | np.ndarray, *, allocate: Allocate | None = None
+        self,
+        indices: Iterable[int] | np.ndarray,
+        *,
+        allocate: Allocate | None = None,
+        between: Callable[[], object] | None = None,
     ) -> Batch:
         """Return many samples at once, each key with a leading axis.
 
@@ -221,11 +260,26 @@ class Dataset:
             indices: Frame numbers in this dataset; negative ones count from the end.
             allocate: Makes the arrays that pictures are decoded into; by default, memory of
                 batches that have been dropped serves again.
+            between: Called again and again between two pictures, by one thread at a time.
 
         Raises:
             OutOfRangeError: An index is out of range.
         """
-        return self._batches.read(self.rows_of(indices), allocate=allocate or self.memory)
+        rows = self.rows_of(indices)
+        return self._batches.read(rows, allocate=allocate or self.memory, between=between)
+
+    def prefetch(self, indices: Iterable[int] | np.ndarray) -> None:
+        """Begin to fetch what the batch of these samples will need, if it lies far away.
+
+        Returns at once; the next ``batch`` of exactly these indices finds it on its way. Of a
+        dataset on this machine nothing happens.
+
+        Raises:
+            OutOfRangeError: An index is out of range.
+        """
+        rows = self.rows_of(indices)
+        if self.is_far:
+            self._batches.prefetch(rows)
 
     def rows_of(self, indices: Iterable[int] | np.ndarray) -> np.ndarray:
         """Translate this dataset's frame numbers into positions in the layout."""
@@ -315,9 +369,25 @@ class Dataset:
             blocks=blocks,
         )
 
+    def push_to_hub(self, repo_id: str, **options: Any) -> Any:
+        """Publish the dataset on the Hub, in one commit, and return what was done.
+
+        Args:
+            repo_id: ``me/my_task``; made if it is not there.
+            **options: Those of ``demoreel.push``: ``private``, ``tags``, ``branch``, ``license``,
+                ``force``, ``dry_run`` and others.
+
+        Raises:
+            DemoreelError: As ``demoreel.push``; a dataset that was opened with some of its
+                episodes is refused.
+        """
+        import demoreel  # publishing is a room above this one; the package knows the way
+
+        return demoreel.push(self, repo_id, **options)
+
     def __repr__(self) -> str:
         return (
-            f"<Dataset {self.root.name}: {self.layout}, {len(self.episodes)} episodes, "
+            f"<Dataset {self.uri or self.root.name}: {self.layout}, {len(self.episodes)} episodes, "
             f"{len(self)} frames, {self.fps:g} fps, {len(self.cameras)} cameras>"
         )
 

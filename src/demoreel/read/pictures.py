@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from demoreel.errors import DemoreelError, PictureError, VideoError
+from demoreel.errors import DemoreelError, PictureError, StoreError, VideoError
 from demoreel.layouts.base import Reader
 from demoreel.media.colour import depth_codes
 from demoreel.media.decode import Decoder, Stretch, group_frames
@@ -18,16 +19,40 @@ from demoreel.media.pictures import (
     paint_picture,
     picture_size,
 )
-from demoreel.media.preload import is_far, load_from_afar, load_together
+from demoreel.media.preload import begin_loading, is_far, load_from_afar, load_together
 from demoreel.media.video import Video
 from demoreel.model import Feature
 from demoreel.model.depth import DepthUnit
 from demoreel.read.pool import Job
+from demoreel.storage.far.files import FarFile, FarSlice
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 """Makes an uninitialised array: plain memory, or memory that a torch tensor shares."""
 
 Size = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Pictures of one camera that only have to be decoded.
+
+    Attributes:
+        shape: Of the array for them: (rows, channels, height, width).
+        dtype: Its type.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    _jobs: Iterator[_Pictures]
+    _copies: dict[int, list[int]]
+
+    def fill(self, allocate: Allocate) -> tuple[np.ndarray, Iterator[Job]]:
+        """Return the array, and the jobs that fill it; for one use.
+
+        Jobs are made as they are asked for, while others are already being done.
+        """
+        out = allocate(self.shape, self.dtype)
+        return out, (_bind(job, out, self._copies) for job in self._jobs)
 
 
 class Camera:
@@ -51,20 +76,22 @@ class Camera:
         code = feature.depth_code
         self._depth = depth_table(code, unit=depth_unit) if code and feature.is_video else None
 
-    def plan(self, rows: np.ndarray, allocate: Allocate) -> tuple[np.ndarray, Iterator[Job]]:
-        """Return the array for these rows' pictures, and the jobs that fill it.
+    def prepare(self, rows: np.ndarray) -> Prepared:
+        """Find out what these rows' pictures need; what lies far away is on its way afterwards.
 
-        The array is (rows, channels, height, width). A picture that several rows share is decoded
-        once. Jobs are made as they are asked for, while others are already being done.
+        A picture that several rows share is decoded once.
         """
         unique, places = np.unique(rows, return_inverse=True)
         firsts = np.full(len(unique), -1)
         firsts[places[::-1]] = np.arange(len(rows))[::-1]
         size, jobs = (self._image_jobs if self.in_tables else self._video_jobs)(unique, firsts)
         channels = 1 if self.feature.is_depth else 3
-        out = allocate((len(rows), channels, *(self._size or size)), self._dtype)
-        copies = _copies(places, firsts)
-        return out, (_bind(job, out, copies) for job in jobs)
+        shape = (len(rows), channels, *(self._size or size))
+        return Prepared(shape, self._dtype, jobs, _copies(places, firsts))
+
+    def plan(self, rows: np.ndarray, allocate: Allocate) -> tuple[np.ndarray, Iterator[Job]]:
+        """Return the array for these rows' pictures, and the jobs that fill it."""
+        return self.prepare(rows).fill(allocate)
 
     @property
     def _dtype(self) -> np.dtype[Any]:
@@ -89,12 +116,27 @@ class Camera:
             (video, np.concatenate(frames), np.concatenate(places))
             for video, frames, places in videos.values()
         ]
-        return (codec.height, codec.width), self._stretches(parts)
+        return (codec.height, codec.width), self._stretches(parts, self._begun(parts))
+
+    def _begun(
+        self, parts: Sequence[tuple[Video, np.ndarray, np.ndarray]]
+    ) -> dict[int, Sequence[Stretch]]:
+        """Begin to read what is wanted of videos that lie far away, all at the same time."""
+        begun: dict[int, Sequence[Stretch]] = {}
+        try:
+            for number, (video, wanted, _) in enumerate(parts):
+                if isinstance(video.file, FarFile | FarSlice):
+                    begun[number] = begin_loading(list(_stretches_of(video, wanted)))
+        except (VideoError, StoreError) as error:
+            raise self.located(error) from error
+        return begun
 
     def _stretches(
-        self, parts: Sequence[tuple[Video, np.ndarray, np.ndarray]]
+        self,
+        parts: Sequence[tuple[Video, np.ndarray, np.ndarray]],
+        begun: dict[int, Sequence[Stretch]],
     ) -> Iterator[_Pictures]:
-        from_afar = self._loaded_from_afar(parts)
+        from_afar = {**self._loaded_from_afar(parts), **begun}
         for number, (video, wanted, targets) in enumerate(parts):
             target_of = dict(zip(wanted.tolist(), targets.tolist(), strict=True))
             stretches = from_afar.get(number) or _stretches_of(video, wanted)
@@ -106,7 +148,7 @@ class Camera:
     def _loaded_from_afar(
         self, parts: Sequence[tuple[Video, np.ndarray, np.ndarray]]
     ) -> dict[int, Sequence[Stretch]]:
-        """Read what is wanted of the videos that lie in an object store, at the same time."""
+        """Read what is wanted of the videos that only Lance can read, at the same time."""
         far = {
             number: list(_stretches_of(video, wanted))
             for number, (video, wanted, _) in enumerate(parts)
@@ -199,7 +241,7 @@ class Camera:
             file=self._reader.data_file(position),
         )
 
-    def located(self, error: VideoError) -> DemoreelError:
+    def located(self, error: DemoreelError) -> DemoreelError:
         """Return the error with the dataset and the camera added."""
         where = {"dataset": self._reader.root, "camera": self.feature.key, **error.where}
         return type(error)(error.what, hint=error.hint, **where)
@@ -236,7 +278,7 @@ class _VideoPictures:
                     )
                 self._camera.paint(decoder, frame, out[target])
                 filled.append(target)
-        except VideoError as error:
+        except (VideoError, StoreError) as error:
             raise self._camera.located(error) from error
         return filled
 

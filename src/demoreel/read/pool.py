@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from demoreel.media.decode import Decoder
+from demoreel.storage.far.threads import interrupted
 
 Job = Callable[[Decoder], None]
 
@@ -59,6 +60,10 @@ class DecodePool:
         try:
             meanwhile()
             self._drain(shared)
+        except BaseException as problem:
+            if not isinstance(problem, Exception):  # Ctrl-C: helpers may wait for a silent server
+                interrupted.now()
+            raise
         finally:
             shared.stop()
             # Helpers write into the caller's arrays: never return while one still does.

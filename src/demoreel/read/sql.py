@@ -76,7 +76,9 @@ def _explained(error: Exception, reader: Reader) -> ArgumentError | TableError:
     import duckdb
 
     # In one line: the text of the query's own line is kept, what points into it is not.
-    lines = (line.strip() for line in str(error).splitlines())
+    # What a file far away raised comes with its traceback, and with all that it says before.
+    said = str(error).partition(" Detail: Python exception")[0]
+    lines = (line.strip() for line in said.splitlines())
     reason = "; ".join(line for line in lines if line.strip("^ ~"))
     if isinstance(error, duckdb.OutOfMemoryException):
         return ArgumentError(

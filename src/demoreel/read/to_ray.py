@@ -15,6 +15,7 @@ import numpy as np
 from demoreel.errors import ArgumentError, MissingExtraError, UnknownKeyError, nearest
 from demoreel.media.picture_encode import PictureCodec, encode_picture
 from demoreel.model import Feature
+from demoreel.storage.lance_places import RemotePlace
 
 if TYPE_CHECKING:
     from demoreel.read.dataset import Dataset
@@ -80,9 +81,14 @@ def _refuse_unknown(wanted: Sequence[str], known: Sequence[str], what: str, root
 
 
 def _state(dataset: Dataset, cameras: Sequence[str]) -> bytes:
-    """Return what opens the dataset elsewhere: by full paths, and without windows."""
+    """Return what opens the dataset elsewhere: by full paths or its URI, and without windows."""
     arguments = dict(dataset.__getstate__())
-    arguments |= {"root": os.path.abspath(dataset.root), "cameras": list(cameras), "windows": {}}
+    far = arguments.pop("far", None)
+    arguments |= {"cameras": list(cameras), "windows": {}}
+    # Of a place, secrets do not travel; and the copy of the metadata is on this machine alone.
+    arguments["root"] = os.path.abspath(dataset.root) if far is None else far.store.given
+    if far is not None and far.kept_in is not None:
+        arguments["cache_dir"], arguments["cache_size"] = far.kept_in
     if isinstance(arguments["tables"], Path):
         arguments["tables"] = arguments["tables"].absolute()
     arguments["decode_threads"] = arguments["decode_threads"] or 1  # a worker has one processor
@@ -93,7 +99,11 @@ def _state(dataset: Dataset, cameras: Sequence[str]) -> bytes:
 def _opened(state: bytes) -> Dataset:
     from demoreel.read.dataset import Dataset
 
-    return Dataset(**pickle.loads(state))
+    arguments = pickle.loads(state)
+    if isinstance(arguments["root"], RemotePlace):
+        arguments["storage_options"] = dict(arguments["root"].options) or None
+        arguments["root"] = arguments["root"].uri
+    return Dataset(**arguments)
 
 
 def _episode(row: Mapping[str, Any], order: _Order) -> dict[str, Any]:

@@ -15,7 +15,7 @@ class Repaired:
     """What became of a dataset.
 
     Attributes:
-        source: The dataset that was mended.
+        source: The dataset that was mended: its folder, or its URI.
         target: The mended one; None after a dry run.
         episodes: How many were kept.
         frames: How many rows they have.
@@ -27,8 +27,8 @@ class Repaired:
         after: What it says of the result; None after a dry run.
     """
 
-    source: Path
-    target: Path | None
+    source: Path | str
+    target: Path | str | None
     episodes: int
     frames: int
     mended: tuple[str, ...]

@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from demoreel.check.look import Look
 from demoreel.check.report import Report
@@ -27,6 +29,7 @@ from demoreel.errors import (
 )
 from demoreel.model import Feature, Info
 from demoreel.repair.decide import Decision, Lost, decide
+from demoreel.repair.far import repair_far
 from demoreel.repair.features import settled_features
 from demoreel.repair.lance import extract
 from demoreel.repair.mended import Source, Written, write_mended
@@ -35,6 +38,7 @@ from demoreel.repair.report import Repaired
 from demoreel.repair.tables import Tables, find_tables, rate_of_rows
 from demoreel.repair.videos import Place, cameras_on_disk, find_videos
 from demoreel.storage.atomic import refuse_existing, refuse_overlap, staged
+from demoreel.storage.far.uris import is_far
 from demoreel.storage.local import let_go_of
 from demoreel.storage.no_room import says_no_room
 from demoreel.storage.replace import place_of_old, replacing_dataset
@@ -54,6 +58,7 @@ def repair(
     picture_stats: bool = True,
     in_place: bool = False,
     dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Repaired:
     """Mend a dataset into another folder. The source is only read, unless it is to be replaced.
 
@@ -64,16 +69,18 @@ def repair(
     are; where episodes are left out, packets are. A v2.0 dataset becomes v2.1.
 
     Cost: reads all tables twice and copies the videos once. Pictures are decoded if ``deep``, and
-    where nothing says what their statistics are.
+    where nothing says what their statistics are. A source that lies far away is fetched first, a
+    target far away is made here and then sent, ``meta/info.json`` last.
 
     Args:
-        source: The dataset's folder.
-        target: The folder to make; not needed for a dry run.
+        source: The dataset's folder, or its URI.
+        target: The folder to make, or a URI; not needed for a dry run.
         deep: Decode every picture first, and leave out episodes that have undecodable ones.
         picture_stats: Decode the pictures of cameras whose statistics are lost, to take them anew.
         in_place: Instead of ``target``: put the mended dataset in the source's place, which is
             called ``NAME_old`` then.
         dry_run: Only say what would be done.
+        storage_options: Of what lies far away: as for ``demoreel.open``.
 
     Returns:
         What was done, and what ``check`` says of the result.
@@ -85,7 +92,21 @@ def repair(
         DatasetBusyError: In place, and another process records to the dataset.
         RepairError: No episode can be saved.
         DiskFullError: There is no room.
+        StoreError: A store does not answer.
     """
+    if is_far(source) or is_far(target):
+        if in_place:
+            raise ArgumentError(
+                "A dataset that lies far away cannot be repaired in place.",
+                hint="give a target, which may be a URI, too",
+            )
+        return repair_far(
+            source,
+            target,
+            storage_options,
+            partial(repair, deep=deep, picture_stats=picture_stats, dry_run=dry_run),
+            dry_run=dry_run,
+        )
     root = Path(source)
     if not root.is_dir():
         raise DatasetNotFoundError(

@@ -39,6 +39,9 @@ class HelperProcess:
             env=environment,
             start_new_session=detached,
         )
+        self.is_waited_for = False
+        """Whether an answer has not come, or nobody has heard it: the next one would be mixed up
+        with it."""
 
     @property
     def pid(self) -> int:
@@ -55,8 +58,10 @@ class HelperProcess:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
+        self.is_waited_for = True
         _send(process.stdin, (call, arguments))
         answer = _receive(process.stdout)
+        self.is_waited_for = False
         if isinstance(answer, _Raised):
             raise answer.error
         return answer

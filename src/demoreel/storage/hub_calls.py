@@ -318,7 +318,8 @@ def _our_error(error: Exception, repo_id: str, revision: str | None) -> Demoreel
             f"The dataset {repo_id!r} is open only to those who accept its terms.",
             hint=f"accept them at {_page(repo_id)}, then log in: hf auth login, or set HF_TOKEN",
         )
-    if isinstance(error, theirs.RepositoryNotFoundError):
+    gone = (theirs.RepositoryNotFoundError, getattr(theirs, "BucketNotFoundError", ()))
+    if isinstance(error, gone):  # buckets are of huggingface_hub 2
         return _not_found(repo_id)
     if isinstance(error, theirs.RevisionNotFoundError):
         return DatasetNotFoundError(

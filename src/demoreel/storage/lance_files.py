@@ -1,10 +1,11 @@
-"""Where a blob's bytes lie on this machine's disk, to be read without Lance.
+"""Where a blob's bytes lie, to be read without Lance: on this disk, or in an object store.
 
 Lance keeps a blob in the data file, in a file beside it, or points at one by URI; a descriptor says
 where. On a local disk such a file is read like any other: 20 times faster than through Lance, and
-in any process. How files are named is Lance's own business, though, and has changed before: so a
-place counts only if the file is there in the right size, and the first one of each data file only
-if its bytes are those that Lance gives.
+in any process. In a store, its ranges are fetched like those of any other object. How files are
+named is Lance's own business, though, and has changed before: so a place counts only if the file is
+there in the right size, and the first one of each data file only if its bytes are those that Lance
+gives.
 """
 
 from __future__ import annotations
@@ -14,10 +15,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from demoreel.errors import StoreError
+from demoreel.storage.far.cache import RangeCache
+from demoreel.storage.far.files import FarFile, FarSlice
+from demoreel.storage.far.uris import store_of
+from demoreel.storage.lance_places import RemotePlace
 from demoreel.storage.local import LocalFile, open_file
+from demoreel.storage.lru import ByteCache
 
 _INLINE, _PACKED, _DEDICATED, _EXTERNAL = range(4)
 _SAMPLE = 256
+_MOST_FILES = 1 << 14
 
 ReadRanges = Callable[[list[tuple[int, int]]], list[bytes]]
 
@@ -138,18 +146,7 @@ class LocalBlobs:
             return [unquote(parts.path)] if parts.scheme == "file" and not parts.netloc else []
         if self._data is None:
             return []
-        files = [os.path.join(self._data, name) for name in blob.data_files]
-        if blob.kind == _INLINE:
-            return files
-        if blob.kind not in (_PACKED, _DEDICATED):
-            return []
-        # The number's bits in reverse, or in hexadecimal: both have been in use.
-        names = (f"{blob.blob_id:032b}"[::-1], f"{blob.blob_id:08x}")
-        return [
-            os.path.join(file.removesuffix(".lance"), f"{name}.blob")
-            for file in files
-            for name in names
-        ]
+        return [os.path.join(self._data, name) for name in _names(blob)]
 
     def _is_it(
         self, blob: Descriptor, file: LocalFile | LocalSlice, as_lance_reads: ReadRanges
@@ -164,3 +161,74 @@ class LocalBlobs:
                 return False
             self._believed.add(group)
         return True
+
+
+class FarBlobs:
+    """Finds the objects of a table's blobs, for a table that lies in a store.
+
+    Args:
+        table: Where the table lies.
+        cache: Keeps ranges that were read.
+    """
+
+    def __init__(self, table: RemotePlace, cache: RangeCache) -> None:
+        self._store = store_of(table.uri, dict(table.options))
+        self._cache = cache
+        self._believed: dict[tuple[int, tuple[str, ...]], int] = {}
+        self._files: ByteCache[str, FarFile] = ByteCache(_MOST_FILES)
+
+    def find(self, blob: Descriptor, as_lance_reads: ReadRanges) -> FarSlice | None:
+        """Return a blob's bytes; None if they are only to be had through Lance.
+
+        Cost: nothing, but for the first one of each data file, of which a part is read in both ways
+        and compared.
+
+        Args:
+            blob: What Lance notes of it.
+            as_lance_reads: Reads (offset, length) ranges of the blob through Lance.
+        """
+        if blob.kind not in (_INLINE, _PACKED, _DEDICATED) or not blob.size:
+            return None
+        group, names = (blob.kind, blob.data_files), _names(blob)
+        if group in self._believed:
+            return self._slice(names[self._believed[group]], blob)
+        middle = (blob.size // 2, min(_SAMPLE, blob.size - blob.size // 2))
+        [known] = as_lance_reads([middle])
+        for number, name in enumerate(names):
+            found = self._slice(name, blob)
+            try:
+                if found.read(*middle) == known:
+                    self._believed[group] = number
+                    return found
+            except StoreError:  # there is none of this name
+                continue
+        return None
+
+    def _slice(self, name: str, blob: Descriptor) -> FarSlice:
+        def make() -> tuple[FarFile, int]:
+            path = f"data/{name}"
+            uri = f"{self._store.uri}/{path}"
+            file = FarFile(
+                self._store,
+                path,
+                uri=uri,
+                size=None,
+                etag=None,
+                cache=self._cache,
+                for_ever=True,
+            )
+            return file, 1
+
+        return FarSlice(self._files.get(name, make), blob.position, blob.size)
+
+
+def _names(blob: Descriptor) -> list[str]:
+    """Return what the file may be called that holds a blob, in a table's ``data`` folder."""
+    if blob.kind == _INLINE:
+        return list(blob.data_files)
+    if blob.kind not in (_PACKED, _DEDICATED):
+        return []
+    # The number's bits in reverse, or in hexadecimal: both have been in use.
+    numbers = (f"{blob.blob_id:032b}"[::-1], f"{blob.blob_id:08x}")
+    stems = [name.removesuffix(".lance") for name in blob.data_files]
+    return [f"{stem}/{number}.blob" for stem in stems for number in numbers]

@@ -2,8 +2,8 @@
 
 Lance itself reads object stores, with the credentials of the environment: ``AWS_ACCESS_KEY_ID`` and
 its kin, a profile, a machine's role, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_*``. They
-are never copied here. Options that a user gives for one table travel with it to other processes,
-and are shown nowhere: not in a repr, not in an error.
+are never copied here. Options that a user gives for one table are known to other processes of the
+family, and are shown nowhere: not in a repr, not in an error; secrets not in a pickle, either.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from demoreel.errors import ArgumentError
+from demoreel.storage.secrets import keep_secrets, recall_secrets
 
 SCHEMES = ("s3", "gs", "az")
 """The object stores that tables are read from."""
 
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+"""Where the environment names another S3 than Amazon's; the first counts."""
+
 _ENDPOINT_OPTIONS = ("aws_endpoint_url", "aws_endpoint", "endpoint_url", "endpoint")
 _CLOUD = re.compile(r"AWS_|AZURE_|GOOGLE_", re.IGNORECASE)
 _SECRET = re.compile(r"key|secret|token|password|credential|sas|service_account", re.IGNORECASE)
@@ -42,6 +45,14 @@ class RemotePlace:
 
     uri: str
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        if self._secret:  # before any process is started that may be told of this place
+            keep_secrets(self._secret)
+
+    @property
+    def _secret(self) -> dict[str, str]:
+        return {name: value for name, value in self.options if _SECRET.search(name)}
 
     @property
     def name(self) -> str:
@@ -69,14 +80,28 @@ class RemotePlace:
     def __str__(self) -> str:
         return self.uri
 
+    def __reduce__(self) -> tuple[object, ...]:
+        plain = tuple(item for item in self.options if not _SECRET.search(item[0]))
+        return (_from_pickle, (self.uri, plain, self.share_secrets()))
+
+    def share_secrets(self) -> str | None:
+        """Let processes that are started from now on know the secrets; return their name."""
+        secret = {name: value for name, value in self.options if _SECRET.search(name)}
+        return keep_secrets(secret) if secret else None
+
     def storage_options(self) -> dict[str, str] | None:
         """Return what Lance is to be told: the user's options, and whether http will do."""
         options = dict(self.options)
         given = [options[name] for name in _ENDPOINT_OPTIONS if name in options]
-        endpoints = given or [os.environ[name] for name in _ENDPOINTS if name in os.environ]
+        endpoints = given or [os.environ[name] for name in ENDPOINT_VARIABLES if name in os.environ]
         if self.uri.startswith("s3:") and endpoints and endpoints[0].startswith("http://"):
             options.setdefault("allow_http", "true")
         return options or None
+
+
+def _from_pickle(uri: str, plain: tuple[tuple[str, str], ...], secrets: str | None) -> RemotePlace:
+    known = recall_secrets(secrets) if secrets is not None else {}
+    return RemotePlace(uri, tuple(sorted((*plain, *known.items()))))
 
 
 Where = str | RemotePlace
@@ -107,7 +132,9 @@ def remote_place(uri: str, storage_options: Mapping[str, Any] | None = None) -> 
         if not isinstance(name, str) or not isinstance(value, str | int | float):
             raise ArgumentError(f"storage_options[{name!r}] must be text.")
         options[name.lower()] = str(value)
-    return RemotePlace(uri.rstrip("/"), tuple(sorted(options.items())))
+    place = RemotePlace(uri.rstrip("/"), tuple(sorted(options.items())))
+    place.share_secrets()
+    return place
 
 
 def is_remote(uri: str) -> bool:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from demoreel.storage.forks import renew_in_children
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-
-_every_cache: weakref.WeakSet[ByteCache[Any, Any]] = weakref.WeakSet()
 
 
 class ByteCache(Generic[K, V]):
@@ -27,16 +25,31 @@ class ByteCache(Generic[K, V]):
         self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._held = 0
         self._lock = threading.Lock()
-        _every_cache.add(self)
+        renew_in_children(self)
 
     def get(self, key: K, make: Callable[[], tuple[V, int]]) -> V:
         """Return the value, or ``make()`` it; ``make`` returns the value and its size."""
+        found = self._found(key)
+        if found is not None:
+            return found[0]
+        value, size = make()
+        self.put(key, value, size)
+        return value
+
+    def peek(self, key: K) -> V | None:
+        """Return the value if it is here."""
+        found = self._found(key)
+        return None if found is None else found[0]
+
+    def _found(self, key: K) -> tuple[V, int] | None:
         with self._lock:
             found = self._values.get(key)
             if found is not None:
                 self._values.move_to_end(key)
-                return found[0]
-        value, size = make()
+            return found
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keep a value of this size."""
         with self._lock:
             before = self._values.pop(key, None)
             self._held += size - (before[1] if before else 0)
@@ -45,23 +58,14 @@ class ByteCache(Generic[K, V]):
             while self._held > self.most_bytes and len(self._values) > 1:
                 _, (_, dropped) = self._values.popitem(last=False)
                 self._held -= dropped
-        return value
 
     @property
     def held_bytes(self) -> int:
         """Bytes held now."""
         return self._held
 
-    def _renew_lock(self) -> None:
+    def renew(self) -> None:
+        """Begin with a lock of its own in a forked child."""
         self._lock = threading.Lock()
         # Another thread may have been between the two steps of keeping a value.
         self._held = sum(size for _, size in self._values.values())
-
-
-def _renew_locks() -> None:
-    for cache in list(_every_cache):
-        cache._renew_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)

@@ -1,4 +1,4 @@
-"""The faces that training code knows: ``LeRobotDataset`` and the two classes for Lance datasets."""
+"""The faces that training code knows: ``LeRobotDataset``, streaming, and two for Lance datasets."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ from demoreel.torch.encoding_tools import (
 from demoreel.torch.lance import LeRobotLanceDataset, LeRobotLanceVideoDataset
 from demoreel.torch.metadata import LeRobotDatasetMetadata
 from demoreel.torch.recording import VideoEncodingManager
+from demoreel.torch.streaming import StreamingLeRobotDataset
 
 __all__ = [
     "LeRobotDataset",
     "LeRobotDatasetMetadata",
     "LeRobotLanceDataset",
     "LeRobotLanceVideoDataset",
+    "StreamingLeRobotDataset",
     "VideoEncodingManager",
     "add_features",
     "aggregate_datasets",

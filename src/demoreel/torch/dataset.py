@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -13,12 +14,15 @@ import torch
 from demoreel.errors import ArgumentError
 from demoreel.layouts.detect import open_reader
 from demoreel.read.dataset import Dataset
+from demoreel.storage.far.uris import is_far, open_far
 from demoreel.torch.collate import cut_samples
-from demoreel.torch.home import local_root
+from demoreel.torch.home import found_dataset
 from demoreel.torch.kinship import LeRobotKin
+from demoreel.torch.lookahead import upcoming_batches
 from demoreel.torch.memory import Allocator, TensorBatch, ring_of_this_worker
 from demoreel.torch.metadata import LeRobotDatasetMetadata
-from demoreel.torch.place import Place
+from demoreel.torch.place import Place, far_uri
+from demoreel.torch.publishing import PublishedDataset
 from demoreel.torch.recording import RecordingDataset
 from demoreel.torch.ring import Ring
 from demoreel.torch.tables import RelativeIndices, hf_dataset
@@ -26,8 +30,10 @@ from demoreel.torch.tables import RelativeIndices, hf_dataset
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
 
-class LeRobotDataset(RecordingDataset, LeRobotKin, torch.utils.data.Dataset[dict[str, Any]]):
-    """A dataset on this machine, of any layout, with lerobot 0.6.1's items.
+class LeRobotDataset(
+    RecordingDataset, PublishedDataset, LeRobotKin, torch.utils.data.Dataset[dict[str, Any]]
+):
+    """A dataset of any layout, on this machine or from the Hub, with lerobot 0.6.1's items.
 
     Items have lerobot's keys, dtypes, shapes and values: numbers as float32, int64 or bool,
     pictures as (channels, height, width), float32 in 0..1 or uint8, depth as float32, windows with
@@ -35,16 +41,21 @@ class LeRobotDataset(RecordingDataset, LeRobotKin, torch.utils.data.Dataset[dict
     at once. Where lerobot is imported too, ``isinstance`` takes it for lerobot's own.
 
     Args:
-        repo_id: ``me/my_task``; names the folder under ``HF_LEROBOT_HOME`` if ``root`` is None.
-        root: The dataset's folder.
+        repo_id: ``me/my_task``. If ``root`` is None, the dataset is looked for in
+            ``HF_LEROBOT_HOME/me/my_task``; else it is fetched from the Hub to the cache that
+            lerobot uses, ``HF_LEROBOT_HOME/hub``: the metadata first, then the files that the
+            chosen episodes and cameras need. What is there is not fetched again.
+        root: The dataset's folder. If there is something, nobody is asked; if not, it is made.
         episodes: Read only these; items keep the dataset's order.
         image_transforms: Applied to each picture (or window of pictures), depth excepted.
         delta_timestamps: Windows in seconds, by feature; multiples of 1/fps within ``tolerance_s``.
         tolerance_s: See ``delta_timestamps``. It never decides which picture an item gets: frames
             are found by number.
-        revision: A snapshot's revision, where several have been downloaded.
-        force_cache_sync: Refused: nothing here asks the network.
-        download_videos: Accepted for compatibility; nothing is downloaded.
+        revision: A tag, a branch or a commit of the repository. None is the newest version that
+            demoreel reads, v3.0 first. Of a commit that is cached, nobody is asked.
+        force_cache_sync: Ask the Hub for something newer, wherever the dataset lies. A ``root``
+            must have been pulled from there, and not been changed since.
+        download_videos: False leaves the videos out; cameras that they hold cannot be read then.
         video_backend: Accepted for compatibility; videos are decoded from their packets.
         return_uint8: Give video pictures as uint8. Image cameras stay float32, as in lerobot.
         episode_filter: Keep the episodes whose metadata row satisfies this.
@@ -52,9 +63,20 @@ class LeRobotDataset(RecordingDataset, LeRobotKin, torch.utils.data.Dataset[dict
         cameras: Decode only these; the others are left out of the items.
         image_size: (height, width) to scale pictures to.
         decode_threads: By default every core in a main process and one in a DataLoader worker.
+        token: For the Hub; None uses ``HF_TOKEN`` or the login. It is not kept.
+        stream: Read the dataset where it lies on the Hub: nothing but its metadata is downloaded.
+            ``repo_id`` or ``root`` may also be a URI (``s3://bucket/path``, ``gs://``, ``az://``,
+            ``hf://...``), which is always read so.
+        storage_options: Of a dataset that lies far away; see ``demoreel.open``.
+        cache_dir: Likewise.
+        cache_size: Likewise.
 
     Raises:
-        DatasetNotFoundError: The dataset is not on this machine.
+        DatasetNotFoundError: The dataset is neither on this machine nor on the Hub, or it is not
+            here and the Hub cannot be asked.
+        UnsupportedVersionError: It has no version that demoreel reads; what it has, is listed.
+        AccessError: The Hub wants another token.
+        StoreError: The Hub does not answer as it should.
         ArgumentError: ``delta_timestamps`` are off the grid (all are listed), and the like.
     """
 
@@ -77,16 +99,19 @@ class LeRobotDataset(RecordingDataset, LeRobotKin, torch.utils.data.Dataset[dict
         cameras: Sequence[str] | None = None,
         image_size: tuple[int, int] | None = None,
         decode_threads: int | None = None,
+        token: str | bool | None = None,
+        stream: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = None,
     ) -> None:
-        root_of = local_root(repo_id, None if root is None else Path(root), revision)
-        self._open(
-            Place(repo_id, root_of, tables=None),
+        open_in = partial(
+            self._open,
             episodes=episodes,
             image_transforms=image_transforms,
             delta_timestamps=delta_timestamps,
             tolerance_s=tolerance_s,
             revision=revision,
-            force_cache_sync=force_cache_sync,
             return_uint8=return_uint8,
             episode_filter=episode_filter,
             depth_output_unit=depth_output_unit,
@@ -94,6 +119,24 @@ class LeRobotDataset(RecordingDataset, LeRobotKin, torch.utils.data.Dataset[dict
             image_size=image_size,
             decode_threads=decode_threads,
         )
+        uri = far_uri(repo_id, root, revision, stream=stream)
+        if uri is not None:
+            options = dict(storage_options or {}) | ({"hf_token": token} if token else {})
+            far = open_far(uri, storage_options=options, cache_dir=cache_dir, cache_size=cache_size)
+            open_in(Place.at(None if is_far(repo_id) else repo_id, far))
+            return
+        if storage_options or cache_dir is not None or cache_size is not None:
+            raise ArgumentError(
+                "storage_options=, cache_dir= and cache_size= are for datasets that lie far away.",
+                hint="give a URI such as s3://bucket/path, or stream=True",
+            )
+        given = None if root is None else Path(root)
+        with found_dataset(repo_id, given, revision, sync=force_cache_sync, token=token) as found:
+            # Every argument is checked against the metadata before the large files are fetched.
+            open_in(Place(repo_id, found.folder, tables=None))
+            folder = found.fetch(self.reader, videos=download_videos)
+        if folder != self.root:
+            open_in(Place(repo_id, folder, tables=None))
 
     def _open(
         self,
@@ -104,7 +147,6 @@ class LeRobotDataset(RecordingDataset, LeRobotKin, torch.utils.data.Dataset[dict
         delta_timestamps: dict[str, list[float]] | None,
         tolerance_s: float,
         revision: str | None,
-        force_cache_sync: bool | None,
         return_uint8: bool,
         episode_filter: Callable[[dict[str, Any]], bool] | None,
         depth_output_unit: Literal["mm", "m"] | None,
@@ -114,11 +156,6 @@ class LeRobotDataset(RecordingDataset, LeRobotKin, torch.utils.data.Dataset[dict
         version: int | None = None,
         tag: str | None = None,
     ) -> None:
-        if force_cache_sync:
-            raise ArgumentError(
-                "force_cache_sync=True asks for the network; datasets are read where they lie.",
-                hint="fetch the dataset anew, or leave force_cache_sync out",
-            )
         self.repo_id = place.repo_id
         self.root = place.root
         if episode_filter is not None:
@@ -133,7 +170,7 @@ class LeRobotDataset(RecordingDataset, LeRobotKin, torch.utils.data.Dataset[dict
         self._image_size = image_size
         self._decode_threads = decode_threads
         self.reader = Dataset(
-            self.root,
+            place.far or self.root,
             episodes=self.episodes,
             cameras=cameras,
             image_size=image_size,
@@ -155,7 +192,7 @@ class LeRobotDataset(RecordingDataset, LeRobotKin, torch.utils.data.Dataset[dict
         revision: str | None,
         place: Place,
     ) -> list[int]:
-        reader = open_reader(place.root, tables=place.tables)
+        reader = open_reader(place.root, tables=place.tables, far=place.far)
         meta = LeRobotDatasetMetadata(self.repo_id, self.root, revision, reader=reader)
         chosen = meta.filter_episodes(keep, None if episodes is None else list(episodes))
         if not chosen:
@@ -287,12 +324,17 @@ class LeRobotDataset(RecordingDataset, LeRobotKin, torch.utils.data.Dataset[dict
 
     def read_batch(self, indices: Sequence[int]) -> TensorBatch:
         """Return a batch as tensors with a leading axis, before ``image_transforms``."""
+        look = self._look_ahead if self.reader.is_far else None
         memory = Allocator(self.reader.memory, self._ring())
         # Pictures that will become floats are decoded to memory that stays here.
         allocate = memory.shared if self._return_uint8 else memory.private
-        batch = self.reader.batch(indices, allocate=allocate)
+        batch = self.reader.batch(indices, allocate=allocate, between=look)
         tensors = {key: self._tensor(key, column, memory) for key, column in batch.items()}
         return TensorBatch(tensors, memory.blocks)
+
+    def _look_ahead(self) -> None:
+        for following in upcoming_batches():
+            self.reader.prefetch(following)
 
     def _ring(self) -> Ring | None:
         """Return this worker's shared blocks; made anew in every process."""

@@ -90,6 +90,7 @@ class _LanceDataset(LeRobotDataset):
             table_name=table_name,
             revision=revision,
             storage_options=_options_of(connect_kwargs, storage_options),
+            sync=bool(force_cache_sync),
         )
         self._open(
             place,
@@ -98,7 +99,6 @@ class _LanceDataset(LeRobotDataset):
             delta_timestamps=delta_timestamps,
             tolerance_s=tolerance_s,
             revision=revision,
-            force_cache_sync=force_cache_sync,
             return_uint8=return_uint8,
             episode_filter=episode_filter,
             depth_output_unit=depth_output_unit,
@@ -135,15 +135,16 @@ class LeRobotLanceVideoDataset(_LanceDataset):
     Its items are those of ``LeRobotDataset`` on the dataset that it was made from, bit for bit.
 
     Args:
-        repo_id: ``me/my_task``; names the folder under ``HF_LEROBOT_HOME``. A folder's path, given
-            alone, is taken for ``root``.
-        root: The folder of the tables and ``meta/``, or the table in it.
+        repo_id: ``me/my_task``: looked for in ``HF_LEROBOT_HOME``, else fetched from the Hub to the
+            cache there, tables as a whole. A folder's path, given alone, is taken for ``root``.
+        root: The folder of the tables and ``meta/``, or the table in it. If there is nothing and
+            ``repo_id`` is given, the dataset is pulled to it.
         uri: The table of rows, ``.../NAME.lance``: a path, ``file://``, or in an object store
             ``s3://``, ``gs://`` or ``az://``, with the credentials that the environment has.
-        meta_root: The folder that contains ``meta/``, where it does not lie beside the tables. It
-            is on this machine; a table in an object store needs it.
+        meta_root: The folder on this machine that contains ``meta/``, where it does not lie beside
+            the tables.
         table_name: Which table, where a folder holds several.
-        revision: A snapshot's revision, where lerobot has downloaded several.
+        revision: A tag, a branch or a commit of the repository.
         episodes: Read only these; items are counted from 0, as in ``LeRobotDataset``.
         delta_timestamps: Windows in seconds, by feature; multiples of 1/fps within ``tolerance_s``.
         image_transforms: Applied to each picture (or window of pictures), depth excepted.
@@ -151,11 +152,12 @@ class LeRobotLanceVideoDataset(_LanceDataset):
         return_uint8: Give video pictures as uint8.
         connect_kwargs: Of these, ``storage_options`` counts, as if given by itself.
         storage_options: What Lance is told of the object store beyond the environment, e.g.
-            ``{"aws_region": "eu-west-1"}``; local tables need none. Pickling the dataset, as
-            spawned workers do, moves them along: prefer the environment for credentials.
+            ``{"aws_region": "eu-west-1"}``; local tables need none. Processes that this one
+            starts know them too; a pickle does not hold them.
         video_backend: Accepted for compatibility; videos are decoded from their packets.
-        download_videos: Accepted for compatibility; nothing is downloaded.
-        force_cache_sync: Refused if true: nothing here asks the network.
+        download_videos: Accepted for compatibility; tables are fetched as a whole.
+        force_cache_sync: Ask the Hub for something newer; a ``root`` must have been pulled from
+            there, and not been changed since.
         depth_output_unit: Unit of depth pictures; millimetres if None.
         decoder_cache_size: Accepted for compatibility. Elsewhere it bounds the decoders that each
             worker keeps open, one per video. Here a thread has one decoder for all videos, and
@@ -169,7 +171,8 @@ class LeRobotLanceVideoDataset(_LanceDataset):
         tag: The version with this name.
 
     Raises:
-        DatasetNotFoundError: The dataset is not on this machine, or the URI's table not there.
+        DatasetNotFoundError: The dataset is neither on this machine nor on the Hub, or the URI's
+            table not there.
         TableError: A table in an object store does not open: the store, the credentials.
         ArgumentError: It is of a layout that another class reads, which the error names;
             ``delta_timestamps`` are off the grid, and the like.
@@ -210,7 +213,7 @@ class LeRobotLanceDataset(_LanceDataset):
             said once per process.
 
     Raises:
-        DatasetNotFoundError: The dataset is not on this machine.
+        DatasetNotFoundError: The dataset is neither on this machine nor on the Hub.
         ArgumentError: It is of a layout that another class reads, which the error names; there is
             no such device; and the like.
         MissingExtraError: ``decode_device="cuda"`` without torchvision.

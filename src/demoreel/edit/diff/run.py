@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,11 +19,14 @@ from demoreel.edit.diff.pairs import Pair, Side, matched, runs_of
 from demoreel.edit.diff.pictures import Pictures, Pixels
 from demoreel.edit.diff.rows import Rows
 from demoreel.edit.features import flat_names
+from demoreel.edit.sources import far_dataset_in
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.model import Feature
 from demoreel.read.dataset import Dataset
+from demoreel.storage.far.fetch import local_copies, part_of
+from demoreel.storage.far.uris import is_far
 
 if TYPE_CHECKING:
     from demoreel.edit.cut import PathLike, Rooted
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 Match = Literal["position", "content"]
 """Which episodes are compared: those at the same place, or those with the same rows."""
 
+_FETCHING = 0.5  # of the work, where a dataset has to be fetched
 _ROUNDING = 1e-6  # sums in another order give other last digits
 
 
@@ -42,11 +46,41 @@ def diff(
     pixels: Pixels = "sample",
     tolerance: float = 0.0,
     pixel_tolerance: float = 0.0,
+    storage_options: Mapping[str, Any] | None = None,
     report: Callable[[float], None] | None = None,
 ) -> Difference:
     """Say where two datasets differ; see ``demoreel.diff``."""
     _check(match, pixels, tolerance, pixel_tolerance)
-    left, right = _side(a), _side(b)
+    fetching = part_of(report, 0.0, _FETCHING)
+    with local_copies((a, b), storage_options=storage_options, report=fetching) as copies:
+        found = _compared(
+            _side(copies.get(str(a), a)),
+            _side(copies.get(str(b), b)),
+            match=match,
+            pixels=pixels,
+            tolerance=tolerance,
+            pixel_tolerance=pixel_tolerance,
+            report=part_of(report, _FETCHING, 1.0) if copies else report,
+        )
+    return replace(found, a=_name(a, found.a), b=_name(b, found.b))
+
+
+def _name(dataset: PathLike | Dataset | Rooted, folder: str) -> str:
+    if isinstance(dataset, Dataset):
+        return dataset.uri or folder
+    return str(dataset) if is_far(dataset) else folder
+
+
+def _compared(
+    left: Side,
+    right: Side,
+    *,
+    match: Match,
+    pixels: Pixels,
+    tolerance: float,
+    pixel_tolerance: float,
+    report: Callable[[float], None] | None,
+) -> Difference:
     pairs, only_a, only_b = matched(left, right, by_content=match == "content")
     rows = Rows(left, right, tolerance)
     pictures = Pictures(left, right, pixels, pixel_tolerance)
@@ -87,6 +121,7 @@ def _check(match: str, pixels: str, tolerance: float, pixel_tolerance: float) ->
 
 
 def _side(dataset: PathLike | Dataset | Rooted) -> Side:
+    dataset = far_dataset_in(dataset) or dataset
     if isinstance(dataset, Dataset):
         every = dataset.reader.episodes
         chosen = [every.position_of(n) for n in dataset.episodes.episode_index.tolist()]

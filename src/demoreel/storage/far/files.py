@@ -1,0 +1,303 @@
+"""One object of a dataset that lies far away, read by position."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+from demoreel.errors import StoreError
+from demoreel.storage.far.cache import RangeCache
+from demoreel.storage.far.store_calls import Listed
+from demoreel.storage.far.threads import transfer
+from demoreel.storage.far.transfer import Answer, Link, changed, read_range, same_state
+from demoreel.storage.forks import renew_in_children
+
+Range = tuple[int, int]
+"""Offset and length."""
+
+_NEAR = 1 << 14
+# Ranges with a smaller gap between them are one request,
+_SHARE_WASTED = 8  # unless gaps are more than an eighth of it
+_LITTLE = 1 << 9  # and more than this.
+_LARGEST_REQUEST = 8 << 20
+_SMALL = 1 << 18  # bytes of an object that is kept whole
+
+
+class Opener(Protocol):
+    """The store that an object lies in."""
+
+    def link(self, name: str, *, renew: bool) -> Link | None:
+        """Return where an object is read from; None if only ``read`` reads it."""
+        ...
+
+    def moved(self, name: str, link: Link, location: str) -> Link:
+        """Return where to read an object that the server says is elsewhere."""
+        ...
+
+    def look(self, name: str) -> Listed:
+        """Return an object's size and etag without a link."""
+        ...
+
+    def read(self, name: str, begin: int, length: int, etag: str | None) -> bytes:
+        """Return a range without a link."""
+        ...
+
+
+class FarFile:
+    """An object, read by position. Safe for threads; pickling is for the folder that holds it.
+
+    Args:
+        store: The store that it lies in.
+        name: Its name there.
+        uri: What to call it.
+        size: Its bytes, if they are known; else the first read tells.
+        etag: Its state, likewise.
+        cache: Keeps ranges that were read; None keeps none.
+        for_ever: Whether nothing of that name is ever written again, as in Lance: its name is all
+            that there is to know, and no size.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self,
+        store: Opener,
+        name: str,
+        *,
+        uri: str,
+        size: int | None,
+        etag: str | None,
+        cache: RangeCache | None,
+        for_ever: bool = False,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self.uri = uri
+        self._size = size
+        self.etag = etag
+        self._cache = cache
+        self._for_ever = for_ever
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin anew in a forked child: what is under way will never arrive there."""
+        self._ahead: dict[Range, Future[bytes]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its size and state are known without a request."""
+        return self._size is not None
+
+    @property
+    def size(self) -> int:
+        """The object's bytes; costs a request if neither a listing nor a read has told."""
+        if self._size is None:
+            self.read(0, 1)
+        assert self._size is not None
+        return self._size
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Changes when the object does."""
+        return (self.uri,) if self._for_ever else (self.uri, self.size, self.etag)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes there; fewer than ``length`` only where the object ends.
+
+        Raises:
+            StoreError: They cannot be had.
+        """
+        if offset < 0 or length <= 0:
+            return b""
+        if self._size is not None:
+            length = min(length, self._size - offset)
+            if length <= 0:
+                return b""
+        kept = self._kept(offset, length)
+        if kept is not None:
+            return kept
+        data = self._fetch(offset, length)
+        if self._cache is not None:
+            self._cache.put(self.identity, offset, data)
+        return data
+
+    def _fetch(self, offset: int, length: int) -> bytes:
+        answer = read_range(_Reading(self), offset, length)
+        self._learn(answer)
+        if self._cache is not None and len(answer.data) == answer.size <= _SMALL:
+            self._cache.put(self.identity, 0, answer.data)
+        return answer.data
+
+    def _learn(self, answer: Answer) -> None:
+        """Note the object's state; of two first reads, the one that comes second must agree."""
+        etag = answer.etag if self._pins else None
+        with self._lock:
+            if self._size is None:
+                self._size, self.etag = answer.size, self.etag or etag
+            elif self.etag is None:
+                self.etag = etag
+            agree = self._size == answer.size and same_state(self.etag, etag)
+        if not agree:
+            raise changed(self.uri, "two reads found two states")
+
+    def _kept(self, offset: int, length: int) -> bytes | None:
+        """Return bytes that were fetched before: this range, or the whole of a small object."""
+        if self._cache is None or (self._size is None and not self._for_ever):
+            return None
+        found = self._cache.get(self.identity, offset, length)
+        if found is None and self._size is not None and self._size <= _SMALL:
+            whole = self._cache.get(self.identity, 0, self._size)
+            return None if whole is None else whole[offset : offset + length]
+        return found
+
+    @property
+    def _pins(self) -> bool:
+        return getattr(self._store, "pins", True)
+
+    def read_ranges(self, ranges: Sequence[Range]) -> list[bytes]:
+        """Return the bytes of many ranges, read side by side; all inside the object."""
+        return [future.result() for future in self.begin(ranges)]
+
+    def begin(self, ranges: Sequence[Range]) -> list[Future[bytes]]:
+        """Begin to read many ranges that lie inside the object.
+
+        Ranges that are near each other are one request. One that is already under way is not asked
+        for again.
+        """
+        found: dict[Range, Future[bytes]] = {}
+        missing = []
+        for part in dict.fromkeys(ranges):
+            kept = self._kept_future(part)
+            if kept is not None:
+                found[part] = kept
+            else:
+                missing.append(part)
+        with self._lock:
+            found.update({part: self._ahead[part] for part in missing if part in self._ahead})
+            for group in _merged([part for part in missing if part not in found]):
+                found.update(self._begin_group(group))
+        return [found[part] for part in ranges]
+
+    def _kept_future(self, part: Range) -> Future[bytes] | None:
+        """Return what was fetched before: at once, for that is faster than to let another do it."""
+        data = self._kept(*part)
+        if data is None:
+            return None
+        future: Future[bytes] = Future()
+        future.set_result(data)
+        return future
+
+    def _begin_group(self, group: list[Range]) -> dict[Range, Future[bytes]]:
+        futures: dict[Range, Future[bytes]] = {part: Future() for part in group}
+        self._ahead.update(futures)
+        transfer(lambda: self._read_group(futures))
+        return futures
+
+    def _read_group(self, futures: dict[Range, Future[bytes]]) -> None:
+        """Fetch ranges that lie together, and keep each by itself."""
+        try:
+            first = min(begin for begin, _ in futures)
+            end = max(begin + length for begin, length in futures)
+            data = self._fetch(first, end - first)
+            if len(data) < end - first:
+                raise StoreError(
+                    f"An object is cut off: it has {self._size} bytes.",
+                    object=self.uri,
+                    range=f"bytes {first} to {end}",
+                )
+            for (begin, length), future in futures.items():
+                piece = data[begin - first : begin - first + length]
+                if self._cache is not None:
+                    self._cache.put(self.identity, begin, piece)
+                future.set_result(piece)
+        except BaseException as error:
+            for future in futures.values():
+                if not future.done():
+                    future.set_exception(error)
+        finally:
+            with self._lock:
+                for part, future in futures.items():
+                    if self._ahead.get(part) is future:
+                        del self._ahead[part]
+
+
+class FarSlice:
+    """A part of an object, read by position: a video in a Lance file.
+
+    Args:
+        whole: The object.
+        begin: Where the part begins.
+        size: How long it is.
+    """
+
+    is_remote = True
+
+    def __init__(self, whole: FarFile, begin: int, size: int) -> None:
+        self._whole = whole
+        self._begin = begin
+        self.size = size
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells it from others; of a file that is never written to again."""
+        return (self._whole.uri, self._begin, self.size)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes there; fewer than ``length`` only where the part ends."""
+        if offset < 0:
+            return b""
+        return self._whole.read(self._begin + offset, min(length, self.size - offset))
+
+    def read_ranges(self, ranges: Sequence[Range]) -> list[bytes]:
+        """Return the bytes of many ranges, read side by side; all inside the part."""
+        return [future.result() for future in self.begin(ranges)]
+
+    def begin(self, ranges: Sequence[Range]) -> list[Future[bytes]]:
+        """Begin to read many ranges that lie inside the part."""
+        return self._whole.begin([(self._begin + offset, length) for offset, length in ranges])
+
+
+class _Reading:
+    """A file as a transfer sees it."""
+
+    def __init__(self, file: FarFile) -> None:
+        self._file = file
+        self.uri, self.size, self.etag = file.uri, file._size, file.etag
+
+    def link(self, *, renew: bool) -> Link | None:
+        return self._file._store.link(self._file._name, renew=renew)
+
+    def moved(self, link: Link, location: str) -> Link:
+        return self._file._store.moved(self._file._name, link, location)
+
+    def look(self) -> tuple[int, str | None]:
+        _, size, etag = self._file._store.look(self._file._name)
+        return size, etag
+
+    def read_directly(self, begin: int, length: int) -> bytes:
+        return self._file._store.read(self._file._name, begin, length, self.etag)
+
+
+def _merged(ranges: Sequence[Range]) -> list[list[Range]]:
+    """Group ranges that one request should bring: near each other, and not too many bytes.
+
+    What lies between them is fetched for nothing, and stays a small part of the whole.
+    """
+    groups: list[list[Range]] = []
+    end = wanted = wasted = 0
+    for begin, length in sorted(ranges):
+        gap = max(0, begin - end)
+        new = max(0, begin + length - max(begin, end))
+        fits = groups and begin + length - groups[-1][0][0] <= _LARGEST_REQUEST
+        little = wasted + gap <= max(_LITTLE, (wanted + new) // _SHARE_WASTED)
+        if fits and gap <= _NEAR and little:
+            groups[-1].append((begin, length))
+            end, wanted, wasted = max(end, begin + length), wanted + new, wasted + gap
+        else:
+            groups.append([(begin, length)])
+            end, wanted, wasted = begin + length, length, 0
+    return groups

@@ -1,0 +1,182 @@
+"""A parquet file that lies far away: its footer is fetched once, then the wanted columns' bytes."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from demoreel.storage.far.files import FarFile, Range
+
+_TAIL = 1 << 16  # enough for most footers
+_NEAR = 1 << 18  # columns of one row group that nobody wants lie between those that are wanted
+_MAGIC = b"PAR1"
+
+
+class FarTable:
+    """A parquet file.
+
+    Opening costs one ranged read of its end, or two where the footer is long.
+
+    Args:
+        file: Its bytes.
+
+    Attributes:
+        columns: Names of the columns.
+        nbytes: Memory that the footer takes, about.
+
+    Raises:
+        ArrowException: It is no parquet file.
+        StoreError: It cannot be read.
+    """
+
+    def __init__(self, file: FarFile) -> None:
+        self._file = file
+        footer = _footer(file)
+        self._metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
+        self._schema = self._metadata.schema.to_arrow_schema()
+        # For each leaf, the column that it belongs to: names hold dots, so paths do not tell.
+        self._column_of = [field.name for field in self._schema for _ in range(_leaves(field.type))]
+        self.columns = frozenset(self._schema.names)
+        self.nbytes = 8 * len(footer)
+
+    def groups_with(self, column: str, numbers: np.ndarray) -> list[int]:
+        """Return the row groups that may hold one of these numbers in a column."""
+        at = self._column_of.index(column)
+        low, high = int(numbers.min()), int(numbers.max())
+        ordered = np.sort(numbers)
+        found = []
+        for group in range(self._metadata.num_row_groups):
+            statistics = self._metadata.row_group(group).column(at).statistics
+            if statistics is not None and statistics.has_min_max:
+                first, last = statistics.min, statistics.max
+                if last < low or first > high:
+                    continue
+                place = int(np.searchsorted(ordered, first))
+                if place == len(ordered) or ordered[place] > last:
+                    continue
+            found.append(group)
+        return found
+
+    def begin(self, groups: Sequence[int], columns: Sequence[str]) -> Callable[[], pa.Table]:
+        """Begin to fetch columns of some row groups; return what gives them when they are there.
+
+        Cost: a request for what lies together, all side by side. What is returned raises an
+        ``ArrowException`` where the bytes are damaged, and a ``StoreError`` where they cannot be
+        had.
+        """
+        if not groups:
+            fields = [self._schema.field(name) for name in columns]
+            return lambda: pa.schema(fields).empty_table()
+        ranges = _together([part for group in groups for part in self._ranges(group, columns)])
+        arriving = self._file.begin(ranges)
+
+        def table() -> pa.Table:
+            held = [
+                (begin, future.result())
+                for (begin, _), future in zip(ranges, arriving, strict=True)
+            ]
+            source = SparseFile(held, self._file)
+            with pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False) as parquet:
+                wanted = list(columns)
+                return parquet.read_row_groups(list(groups), columns=wanted, use_threads=False)
+
+        return table
+
+    def _ranges(self, group: int, columns: Sequence[str]) -> list[Range]:
+        wanted = set(columns)
+        described = self._metadata.row_group(group)
+        found = []
+        for number, name in enumerate(self._column_of):
+            if name in wanted:
+                chunk = described.column(number)
+                begin = chunk.data_page_offset
+                if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+                    begin = min(begin, chunk.dictionary_page_offset)
+                found.append((begin, chunk.total_compressed_size))
+        return found
+
+
+def _leaves(kind: pa.DataType) -> int:
+    """Return how many of a parquet file's columns hold a value of this type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _leaves(kind.storage_type)
+    return sum(_leaves(kind.field(at).type) for at in range(kind.num_fields)) or 1
+
+
+def _footer(file: FarFile) -> bytes:
+    """Return a parquet file's footer, its length and the magic word."""
+    length = min(_TAIL, file.size)
+    tail = file.read(file.size - length, length)
+    if len(tail) < 8 or tail[-4:] != _MAGIC:
+        raise pa.ArrowInvalid("it does not end as a parquet file does")
+    wanted = struct.unpack("<I", tail[-8:-4])[0] + 8
+    if wanted > file.size:
+        raise pa.ArrowInvalid("its footer is longer than the file")
+    if wanted > length:
+        tail = file.read(file.size - wanted, wanted)
+    return tail[-wanted:]
+
+
+def _together(ranges: Sequence[Range]) -> list[Range]:
+    merged: list[Range] = []
+    for begin, length in sorted(ranges):
+        if merged and begin - sum(merged[-1]) <= _NEAR:
+            first, _ = merged.pop()
+            length = begin + length - first
+            begin = first
+        merged.append((begin, length))
+    return merged
+
+
+class SparseFile(io.RawIOBase):
+    """A file as Arrow wants it, of which some ranges are here; what else is wanted is fetched.
+
+    Args:
+        held: Offset and bytes of each range that is here.
+        behind: The file.
+    """
+
+    def __init__(self, held: Sequence[tuple[int, bytes]], behind: FarFile) -> None:
+        self._held = held
+        self._behind = behind
+        self._at = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go elsewhere; return where that is."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._behind.size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        """Return where the next byte comes from."""
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return so many bytes; fewer only where the file ends."""
+        rest = self._behind.size - self._at
+        wanted = rest if size is None or size < 0 else min(size, rest)
+        data = self._here(wanted)
+        if data is None:
+            data = self._behind.read(self._at, wanted)
+        self._at += len(data)
+        return data
+
+    def _here(self, wanted: int) -> bytes | None:
+        for begin, data in self._held:
+            start = self._at - begin
+            if start >= 0 and start + wanted <= len(data):
+                return data[start : start + wanted]
+        return None

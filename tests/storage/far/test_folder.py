@@ -1,0 +1,206 @@
+"""A dataset's folder far away: which requests opening makes, and the copy of its metadata."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from demoreel.errors import (
+    ArgumentError,
+    DatasetNotFoundError,
+    ObjectChangedError,
+    StoreError,
+    UnsafePathError,
+)
+from demoreel.storage.far.folder import open_folder
+from demoreel.storage.far.store_calls import Listed
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEMOREEL_CACHE", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def opened(store, **options):
+    return open_folder(store, **{"cache_dir": None, "cache_size": None, **options})
+
+
+def test_metadata_are_copied_once_for_each_state(folder_store):
+    first = opened(folder_store)
+    for path in (folder_store.folder / "meta").rglob("*.json"):
+        copied = first.local / path.relative_to(folder_store.folder)
+        assert copied.read_bytes() == path.read_bytes()
+    assert not (first.local / "data").exists()
+    folder_store.asked.clear()
+    assert opened(folder_store).local == first.local
+    assert folder_store.asked == ["folders", "meta/", "data/", "videos/"]
+    path = folder_store.folder / "meta" / "info.json"
+    path.write_text(path.read_text().replace("30", "25"))  # of the same size
+    assert opened(folder_store).local != first.local
+
+
+def test_files_that_were_listed_are_known(folder_store):
+    folder = opened(folder_store)
+    name = "data/chunk-000/file-000.parquet"
+    assert folder.file(name) is folder.file(name)
+    assert folder.file(name).is_known
+    assert folder.file(name).uri == f"s3://bucket/folder/{name}"
+    other = folder.file("data/chunk-000/file-999.parquet")
+    assert not other.is_known
+    shutil.copy(folder_store.folder / name, folder_store.folder / "data/chunk-000/file-999.parquet")
+    assert other.read(0, 4) == b"PAR1"
+    assert other.is_known
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda local: (local / "meta/info.json").write_text("{"),
+        lambda local: (local / "meta/tasks.parquet").unlink(),
+        lambda local: (local / "listing.json").write_text('{"uri": '),
+        lambda local: shutil.rmtree(local / "meta"),
+        lambda local: (local / "listing.json").unlink(),
+    ],
+    ids=["cut off", "removed", "listing cut off", "folder removed", "listing removed"],
+)
+def test_a_damaged_copy_is_made_anew(folder_store, damage):
+    first = opened(folder_store)
+    damage(first.local)
+    again = opened(folder_store)
+    assert again.local == first.local
+    info = folder_store.folder / "meta/info.json"
+    assert (again.local / "meta/info.json").read_bytes() == info.read_bytes()
+    assert again.file("data/chunk-000/file-000.parquet").is_known
+
+
+def test_someone_is_just_replacing_it(folder_store):
+    """The first listing is of what is no longer there."""
+    listed = folder_store.files
+
+    def files(under, *, most_pages):
+        found, every = listed(under, most_pages=most_pages)
+        if folder_store.asked.count("meta/") == 1:
+            found = [file._replace(etag="old") for file in found]
+        return found, every
+
+    folder_store.files = files
+    assert opened(folder_store).local.is_dir()
+    assert folder_store.asked.count("meta/") == 2
+
+
+def test_someone_replaces_it_for_ever(folder_store):
+    listed = folder_store.files
+    folder_store.files = lambda under, *, most_pages: (
+        [file._replace(etag="old") for file in listed(under, most_pages=most_pages)[0]],
+        True,
+    )
+    with pytest.raises(ObjectChangedError):
+        opened(folder_store)
+    assert folder_store.asked.count("meta/") == 4
+
+
+@pytest.mark.parametrize(
+    "name", ["meta/../../evil", "meta/x\\..\\evil", "meta//../evil", "meta/.."]
+)
+def test_names_that_lead_elsewhere(folder_store, name, tmp_path):
+    folder_store.lies = [Listed(name, 3, None)]
+    with pytest.raises(UnsafePathError):
+        opened(folder_store)
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_a_name_that_is_a_file_and_a_folder(folder_store):
+    folder_store.read = lambda name, begin, length, etag: bytes(length)
+    folder_store.lies = [Listed("meta/info.json/x", 3, None)]
+    with pytest.raises(StoreError, match="cannot be copied"):
+        opened(folder_store)
+
+
+def test_old_copies_go(folder_store, home):
+    for number in range(7):
+        (folder_store.folder / "meta" / "note").write_text(str(number))
+        local = opened(folder_store).local
+        os.utime(local, (number, number))
+    kept = [place for place in local.parent.iterdir() if place != local]
+    assert len(kept) == 3
+    assert not [place for place in local.parent.iterdir() if place.name.startswith(".")]
+
+
+def test_metadata_of_older_versions(folder_store):
+    kept = folder_store.folder / ".versions" / "00000012" / "meta"
+    kept.mkdir(parents=True)
+    (kept / "info.json").write_text("{}")
+    assert not (opened(folder_store).local / ".versions").exists()
+    local = opened(folder_store, with_versions=True).local
+    assert (local / ".versions/00000012/meta/info.json").read_text() == "{}"
+
+
+def test_counts_of_levels_stay_where_they_are(folder_store):
+    place = folder_store.folder / "meta" / "demoreel" / "counts"
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("many")
+    assert not (opened(folder_store).local / "meta" / "demoreel").exists()
+
+
+def test_a_table_that_comes_later_is_seen(folder_store):
+    first = opened(folder_store)
+    (folder_store.folder / "x.lance").mkdir()
+    again = opened(folder_store)
+    assert again.local != first.local
+    assert (again.local / "x.lance").is_dir()
+
+
+def test_no_dataset(folder_store):
+    (folder_store.folder / "meta" / "info.json").unlink()
+    with pytest.raises(DatasetNotFoundError, match=r"s3://bucket/folder/data"):
+        opened(folder_store)
+
+
+@pytest.mark.parametrize("size", ["lots", -5])
+def test_wrong_sizes_change_nothing(folder_store, size, home):
+    with pytest.raises(ArgumentError):
+        opened(folder_store, cache_size=size)
+    assert not home.exists()
+    assert folder_store.asked == []
+
+
+def test_a_home_that_may_not_be_written(folder_store, mounted, monkeypatch, caplog):
+    """Metadata are then copied into a temporary folder."""
+    disk = mounted("1m")
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    monkeypatch.setenv("DEMOREEL_CACHE", str(disk / "x"))
+    folder = opened(folder_store)
+    assert json.loads((folder.local / "meta/info.json").read_bytes())["fps"] == 30
+    assert disk not in folder.local.parents
+    assert "not kept in" in caplog.text
+    again = opened(folder_store, cache_dir=disk / "y", cache_size="1MB")
+    assert again.file("data/chunk-000/file-000.parquet").read(0, 4) == b"PAR1"
+
+
+def test_no_room_for_metadata(folder_store, mounted, monkeypatch):
+    monkeypatch.setenv("DEMOREEL_CACHE", str(mounted("16k")))
+    assert (opened(folder_store).local / "meta/info.json").exists()
+
+
+def test_the_temporary_folder_goes_with_the_process(folder_store, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "tmp").mkdir()
+    program = (
+        "import sys, pathlib; sys.path.insert(0, sys.argv[1])\n"
+        "from demoreel.storage.far.folder import _passing_home\n"
+        "import os\n"
+        "home = _passing_home(); (home / 'x').write_text('')\n"
+        "child = os.fork()\n"
+        "if child == 0: sys.exit()\n"
+        "os.waitpid(child, 0)\n"
+        "assert (home / 'x').exists()\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    subprocess.run([sys.executable, "-c", program, "."], check=True, env=environment)
+    assert not list((tmp_path / "tmp").iterdir())
