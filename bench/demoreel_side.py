@@ -8,6 +8,7 @@
     demoreel_side.py million ROOT
     demoreel_side.py first_batch ROOT [--repeat 5]
     demoreel_side.py batch_bytes ROOT --batches batches.json
+    demoreel_side.py stream ROOT --batches batches.json [--workers 0 2]
 
 `load` and `import_open` mirror `lerobot_side.py`. `floor` decodes and converts the groups of
 pictures that the same batches need, with PyAV alone: packets found and loaded beforehand, two
@@ -72,7 +73,7 @@ print(imported - started, opened - imported, time.perf_counter() - opened)
 """
 MODES = (
     *("load", "floor", "import_open", "subset", "cameras", "million"),
-    *("first_batch", "batch_bytes"),
+    *("first_batch", "batch_bytes", "stream"),
 )
 MILLION = """
 import resource, sys, time
@@ -114,6 +115,33 @@ def main() -> None:
         mode.add_argument("--seconds", type=float, default=4.0)
     options = parser.parse_args()
     print(json.dumps(globals()[f"measure_{options.mode}"](options)))
+
+
+def measure_stream(options: argparse.Namespace) -> dict[str, Any]:
+    """Load as many batches as `load` does, but in the order of a stream, which is known ahead."""
+    from demoreel.torch import StreamingLeRobotDataset
+
+    kinds = json.loads(options.batches.read_text())
+    answer: dict[str, Any] = {kind: {} for kind in kinds}
+    for workers in options.workers:
+        for kind, batches in kinds.items():
+            plain = open_dataset(options.root, windows=kind == "windows")
+            stream = StreamingLeRobotDataset(
+                str(options.root),
+                delta_timestamps=plain.delta_timestamps,
+                return_uint8=True,
+                batch_size=len(batches[0]),
+            )
+            loaded = iter(stream.loader(num_workers=workers))
+            for _ in range(options.warmup):
+                next(loaded)
+            started = time.perf_counter()
+            for _ in batches[options.warmup :]:
+                next(loaded)
+            seconds = time.perf_counter() - started
+            samples = sum(map(len, batches[options.warmup :]))
+            answer[kind][str(workers)] = {"samples_per_s": samples / seconds}
+    return answer
 
 
 def place(text: str) -> Path | str:

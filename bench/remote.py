@@ -96,7 +96,9 @@ def measure(options: argparse.Namespace, work: Path, scratch: Path) -> dict[str,
             proxy.latency_s = LATENCY_S
             with environment(slow, scratch):
                 for name, uri in uris.items():
-                    turn[f"{name}, S3 and 30 ms"] = ours("load", uri, "--batches", batches)
+                    slowly = f"{name}, S3 and 30 ms"
+                    turn[slowly] = ours("load", uri, "--batches", batches)
+                    turn[f"{slowly}, streamed"] = ours("stream", uri, "--batches", batches)
             proxy.latency_s = 0.0
             turn["load average"] = os.getloadavg()[0]
             rounds.append(turn)

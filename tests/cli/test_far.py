@@ -290,6 +290,7 @@ def test_a_failed_upload_is_not_made_again(here, uploaded, proxy, target):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.soak
 def test_stopped_while_it_sends(how, here, local_datasets, s3, proxy, target, tmp_path):
     """One object waits for its answer; there is no dataset, and the others are not sent again."""
     source = local_datasets("v3.0")

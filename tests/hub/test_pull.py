@@ -162,6 +162,7 @@ def test_what_had_arrived_is_not_fetched_again(hub, source, tmp_path):
     assert beside(tmp_path / "here") == []
 
 
+@pytest.mark.soak
 def test_killed_while_a_file_comes(hub, source, tmp_path):
     hub.seed("me/task", source, tag="v3.0")
     code = f"import demoreel; demoreel.pull('me/task', {str(tmp_path / 'here')!r})"
@@ -193,6 +194,7 @@ def test_ctrl_c_ends_it_at_once(hub, source, tmp_path):
     assert beside(tmp_path / "here") == []
 
 
+@pytest.mark.soak
 def test_connections_that_break_and_a_busy_hub(hub, source, tmp_path, capfd):
     hub.seed("me/task", source, tag="v3.0")
     hub.cut_download(100, count=2)
@@ -225,6 +227,7 @@ def test_content_that_is_not_what_the_hub_says(hub, source, tmp_path):
     assert not (tmp_path / "here").exists()
 
 
+@pytest.mark.soak
 def test_several_processes_fill_the_cache_at_once(hub, source, tmp_path):
     """As the ranks of a training do."""
     commit = hub.seed("me/task", source, tag="v3.0")
@@ -242,6 +245,7 @@ dataset.fetch_episodes(reader, range(4), cameras=reader.info.video_keys)
     assert contents(snapshot) == contents(source)
 
 
+@pytest.mark.soak
 def test_two_pulls_to_one_folder(hub, source, tmp_path):
     hub.seed("me/task", source, tag="v3.0")
     code = f"import demoreel; demoreel.pull('me/task', {str(tmp_path / 'here')!r})"

@@ -15,6 +15,8 @@ from demoreel.errors import DatasetBusyError, NewerRemoteError, StoreError
 from demoreel.testing import make_dataset
 from demoreel.testing.hub_server import HubServer
 
+pytestmark = pytest.mark.soak
+
 REPO = "me/my_task"
 
 

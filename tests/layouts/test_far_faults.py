@@ -206,6 +206,7 @@ there.batch(range(20, len(there), 10))
         ("lance-video", "rows", ".lance"),
     ],
 )
+@pytest.mark.soak
 def test_ctrl_c_ends_at_once(uploaded, long_film, s3, proxy, layout, what, where, monkeypatch):
     monkeypatch.delenv("DEMOREEL_READ_TIMEOUT")
     uri = s3.upload(long_film, "film") if what == "pictures" else uploaded(layout)
@@ -232,6 +233,7 @@ def test_ctrl_c_ends_at_once(uploaded, long_film, s3, proxy, layout, what, where
     assert "Fatal" not in said
 
 
+@pytest.mark.soak
 def test_a_reader_that_is_killed_harms_nobody(local_datasets, uploaded, proxy, tmp_path):
     uri = uploaded("v3.0")
     proxy.latency_s = 0.02

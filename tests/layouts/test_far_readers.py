@@ -228,6 +228,7 @@ def test_a_batch_fetches_little_more_than_its_pictures(long_film, s3, proxy, tmp
 @pytest.mark.parametrize(
     "layout", ["v3.0", "v2.1", pytest.param("lance-video", marks=pytest.mark.soak)]
 )
+@pytest.mark.soak
 def test_a_second_process_finds_pictures_on_disk(local_datasets, uploaded, proxy, tmp_path, layout):
     program = (
         "import sys, demoreel\n"

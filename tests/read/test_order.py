@@ -67,6 +67,7 @@ def test_seeds_and_epochs_have_orders_of_their_own():
 
 
 @pytest.mark.parametrize("frames", [3, 4, 5])
+@pytest.mark.soak
 def test_small_datasets_get_all_orders_equally_often(frames):
     draws = 3000
     counts = Counter(tuple(whole(FrameOrder(frames, seed, 0))) for seed in range(draws))

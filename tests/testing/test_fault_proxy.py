@@ -26,6 +26,8 @@ from demoreel.errors import ArgumentError
 from demoreel.testing.fault_proxy import Cut, FaultProxy, Request, Reset, ShortBody, Stall, Status
 from demoreel.testing.proxy.framing import Body
 
+pytestmark = pytest.mark.soak
+
 DATA = os.urandom(300_000)
 FOREVER = 3600.0  # longer than any test; nobody waits for it
 AT_ONCE = {

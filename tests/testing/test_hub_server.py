@@ -29,6 +29,8 @@ from pathlib import Path
 from huggingface_hub import (CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi,
                              HfFileSystem, hf_hub_download, snapshot_download)
 from huggingface_hub.errors import *
+
+pytestmark = pytest.mark.soak
 api = HfApi()
 def status(call):
     try:

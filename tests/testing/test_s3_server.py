@@ -18,6 +18,8 @@ from demoreel.errors import MissingExtraError
 from demoreel.testing.s3_client import BucketClient
 from demoreel.testing.s3_server import S3Server
 
+pytestmark = pytest.mark.soak
+
 
 def test_a_folder_goes_up_and_comes_down(s3, tmp_path):
     here = tmp_path / "my task"

@@ -32,6 +32,9 @@ _JUST_NOW = 2 * 10**9  # ns: a file changed so lately may change again and keep 
 
 
 def _home() -> Path:
+    given = os.environ.get("DEMOREEL_CACHE")
+    if given:
+        return Path(given).expanduser() / "hub"
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "demoreel" / "hub"
 

@@ -8,6 +8,7 @@ Small ones lie in memory; large ones in a scratch folder that every process of t
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -138,3 +139,36 @@ class ColumnStore:
     def mark_filled(self, position: int) -> None:
         """Say that the episode at ``position`` is wholly there."""
         self._filled.write(position, np.ones(1, dtype=np.uint8))
+
+
+class StoredNumbers(ABC):
+    """Rows of a dataset whose numbers are decoded once; what tables of all kinds share.
+
+    Args:
+        episodes: The dataset's episodes.
+        features: Its numeric features.
+        fingerprint: Changes when the dataset does.
+    """
+
+    def __init__(
+        self, episodes: Episodes, features: Iterable[Feature], fingerprint: Sequence[object]
+    ) -> None:
+        self._episodes = episodes
+        self._numeric = list(features)
+        self._store = ColumnStore(episodes, self._numeric, fingerprint)
+
+    def numbers(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return numeric columns of these rows; one indexing operation each once decoded."""
+        return self._store.numbers(rows, keys, self._fill)
+
+    def numbers_once(self, first: int, stop: int) -> dict[str, np.ndarray]:
+        """Return all numeric columns of the episodes at these positions, and keep nothing."""
+        passing = PassingColumns(self._episodes, self._numeric, first, stop)
+        self._fill(np.arange(first, stop), passing)
+        return passing.columns
+
+    @abstractmethod
+    def _fill(
+        self, positions: np.ndarray, store: ColumnStore | PassingColumns | None = None
+    ) -> None:
+        """Decode the episodes at these positions, into the store if no other is named."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from demoreel.errors import TableError
 from demoreel.layouts import arrow_in
-from demoreel.layouts.column_store import ColumnStore, PassingColumns
+from demoreel.layouts.column_store import ColumnStore, PassingColumns, StoredNumbers
 from demoreel.layouts.find_rows import find_rows, runs
 from demoreel.layouts.language import parsed_rows
 from demoreel.model import Episodes, Feature, Info
@@ -47,7 +47,7 @@ class _Rows:
     rows: dict[int, np.ndarray]
 
 
-class FarRows:
+class FarRows(StoredNumbers):
     """The tables of one dataset.
 
     Args:
@@ -64,24 +64,13 @@ class FarRows:
         episodes: Episodes,
         file_of: Callable[[int], str],
     ) -> None:
+        numeric = [f for f in info.features.values() if f.is_numeric]
+        super().__init__(episodes, numeric, (folder.uri, folder.local.name))
         self._folder = folder
         self._root: Path = folder.local
-        self._episodes = episodes
         self._file_of = file_of
-        self._numeric = [f for f in info.features.values() if f.is_numeric]
         self._tables: ByteCache[tuple[object, ...], FarTable] = ByteCache(_FOOTER_BYTES)
         self._arrow: ByteCache[tuple[object, ...], pa.Array] = ByteCache(_ARROW_BYTES)
-        self._store = ColumnStore(episodes, self._numeric, (folder.uri, folder.local.name))
-
-    def numbers(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return numeric columns of these rows; one indexing operation each once fetched."""
-        return self._store.numbers(rows, keys, self._fill)
-
-    def numbers_once(self, first: int, stop: int) -> dict[str, np.ndarray]:
-        """Return all numeric columns of the episodes at these positions, and keep nothing."""
-        passing = PassingColumns(self._episodes, self._numeric, first, stop)
-        self._fill(np.arange(first, stop), passing)
-        return passing.columns
 
     def _fill(
         self, positions: np.ndarray, store: ColumnStore | PassingColumns | None = None

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from demoreel.errors import MetadataError, TableError
 from demoreel.layouts import arrow_in
-from demoreel.layouts.column_store import ColumnStore, PassingColumns
+from demoreel.layouts.column_store import ColumnStore, PassingColumns, StoredNumbers
 from demoreel.layouts.find_rows import find_rows, runs
 from demoreel.layouts.language import parsed_rows
 from demoreel.model import Episodes, Feature, Info
@@ -51,7 +51,7 @@ def column_names(info: Info) -> dict[str, str]:
     return names
 
 
-class LanceRows:
+class LanceRows(StoredNumbers):
     """The table of one dataset.
 
     Args:
@@ -70,24 +70,13 @@ class LanceRows:
         episodes: Episodes,
         fingerprint: Sequence[object],
     ) -> None:
+        numeric = [f for f in info.features.values() if f.is_numeric]
+        super().__init__(episodes, numeric, (*table.identity, *fingerprint))
         self._root = root
         self._table = table
-        self._episodes = episodes
         self._names = column_names(info)
-        self._numeric = [f for f in info.features.values() if f.is_numeric]
         self._places = _Places(root, table, episodes)
         self._values: dict[str, LocalValues | None] = {}
-        self._store = ColumnStore(episodes, self._numeric, (*table.identity, *fingerprint))
-
-    def numbers(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return numeric columns of these rows; one indexing operation each once taken."""
-        return self._store.numbers(rows, keys, self._fill)
-
-    def numbers_once(self, first: int, stop: int) -> dict[str, np.ndarray]:
-        """Return all numeric columns of the episodes at these positions, and keep nothing."""
-        passing = PassingColumns(self._episodes, self._numeric, first, stop)
-        self._fill(np.arange(first, stop), passing)
-        return passing.columns
 
     def _fill(
         self, positions: np.ndarray, store: ColumnStore | PassingColumns | None = None

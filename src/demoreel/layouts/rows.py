@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from demoreel.errors import TableError
 from demoreel.layouts import arrow_in
-from demoreel.layouts.column_store import ColumnStore, PassingColumns
+from demoreel.layouts.column_store import ColumnStore, PassingColumns, StoredNumbers
 from demoreel.layouts.find_rows import find_rows, runs
 from demoreel.layouts.language import parsed_rows
 from demoreel.model import Episodes, Feature, Info
@@ -63,7 +63,7 @@ class _File:
         return np.searchsorted(self.edges, rows, side="right") - 1
 
 
-class ParquetRows:
+class ParquetRows(StoredNumbers):
     """The tables of one dataset.
 
     Args:
@@ -84,27 +84,16 @@ class ParquetRows:
         file_ids: np.ndarray,
         fingerprint: Sequence[object],
     ) -> None:
+        numeric = [f for f in info.features.values() if f.is_numeric]
+        super().__init__(episodes, numeric, fingerprint)
         self._root = root
         self._info = info
-        self._episodes = episodes
         self._file_of = file_of
-        self._numeric = [f for f in info.features.values() if f.is_numeric]
         self._file_ids = file_ids
         # Sorted once, so that the episodes of a file are found without a look at all of them.
         self._by_file = np.argsort(file_ids, kind="stable")
         self._files: ByteCache[tuple[str, object], _File] = ByteCache(_TABLE_BYTES)
         self._arrow: ByteCache[tuple[str, object, int, str], pa.Array] = ByteCache(_ARROW_BYTES)
-        self._store = ColumnStore(episodes, self._numeric, fingerprint)
-
-    def numbers(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return numeric columns of these rows; one indexing operation each once decoded."""
-        return self._store.numbers(rows, keys, self._fill)
-
-    def numbers_once(self, first: int, stop: int) -> dict[str, np.ndarray]:
-        """Return all numeric columns of the episodes at these positions, and keep nothing."""
-        passing = PassingColumns(self._episodes, self._numeric, first, stop)
-        self._fill(np.arange(first, stop), passing)
-        return passing.columns
 
     def _fill(
         self, positions: np.ndarray, store: ColumnStore | PassingColumns | None = None

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from demoreel.media.decode import Decoder
 from demoreel.storage.far.threads import interrupted
@@ -55,9 +55,10 @@ class DecodePool:
         shared = _Shared(itertools.chain(first, queue))
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="demoreel")
-        helpers = len(first) - 1
-        futures = [self._executor.submit(self._drain, shared) for _ in range(helpers)]
+        futures: list[Future[None]] = []
         try:
+            for _ in first[1:]:
+                futures.append(self._executor.submit(self._drain, shared))
             meanwhile()
             self._drain(shared)
         except BaseException as problem:

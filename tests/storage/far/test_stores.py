@@ -210,6 +210,7 @@ def test_copies_on_disk_hold_no_credentials(uploaded, tmp_path):
             assert b"X-Amz" not in path.read_bytes()
 
 
+@pytest.mark.soak
 def test_a_pickle_that_travels_to_another_machine(no_environment, uploaded, s3, tmp_path):
     options = {**s3.storage_options, "aws_endpoint": no_environment}
     there = demoreel.open(uploaded("v3.0"), storage_options=options)
