@@ -262,6 +262,7 @@ def test_what_cannot_be_appended_to(tmp_path, copy_of):
 # Merging
 
 
+@pytest.mark.soak
 def test_fragments_are_merged_while_episodes_come(appender, add, layout):
     root = appender.root
     for episodes in range(1, 27):

@@ -199,6 +199,7 @@ def test_a_batch_reads_the_bytes_it_needs_and_few_others(fixtures, name, through
 
 @pytest.mark.parametrize("name", VIDEO_LAYOUTS)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.soak
 def test_workers_after_use_in_the_parent(fixtures, name, method):
     check_workers(fixtures, name, method)
 

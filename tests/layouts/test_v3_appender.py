@@ -688,6 +688,7 @@ def test_a_disk_that_became_read_only(small_disk, add, scratch):
 
 
 @pytest.mark.parametrize("work", ["append", "append late videos", "merge"])
+@pytest.mark.soak
 def test_every_state_that_a_power_cut_may_leave_is_whole(tmp_path, add, scratch, work):
     appender = create_appender(tmp_path / "dataset", crash_info(cameras=1))
     add(appender, 3)

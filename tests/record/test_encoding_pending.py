@@ -47,6 +47,7 @@ def test_sealed_episodes_are_finished_in_order_while_the_next_is_recorded(tmp_pa
 
 
 @pytest.mark.parametrize("encoded", [0, 7])
+@pytest.mark.soak
 def test_sealed_episodes_outlive_everything(tmp_path, filming, encoded):
     plans = [filming.camera("front"), filming.camera("wrist", 48, 96)]
     work, saved = tmp_path / "work", tmp_path / "saved"

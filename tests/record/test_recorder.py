@@ -324,6 +324,7 @@ def test_an_episode_whose_encoders_are_behind_is_saved_and_read_later(root):
     check(root, [2, 8, 8])
 
 
+@pytest.mark.soak
 def test_what_was_saved_behind_survives_a_kill(root):
     code = f"""
 import os, signal, sys

@@ -26,6 +26,7 @@ def frame(number, **changes):
 
 
 @pytest.mark.parametrize("layout", ["v3.0", "lance-video", "lance-native"])
+@pytest.mark.soak
 def test_every_episode_has_its_own_task_and_nothing_else(tmp_path, layout):
     root = tmp_path / "dataset"
     tasks = ["wait", "pick", "pick", "wait", "put it down"]

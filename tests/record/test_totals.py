@@ -52,6 +52,7 @@ def assert_exact(root, lengths, episodes=None) -> None:
 
 
 @pytest.mark.parametrize("layout", ["v3.0", "lance-video", "lance-native"])
+@pytest.mark.soak
 def test_levels_are_kept_and_counted_on(tmp_path, layout):
     root, lengths = tmp_path / "made", [3, 5, 2, 4]
     with create(root, fps=10, features=FEATURES, vcodec="h264", layout=layout) as recorder:

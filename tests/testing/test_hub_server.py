@@ -19,6 +19,8 @@ from demoreel.errors import ArgumentError
 from demoreel.testing.hub_server import HubServer
 
 # Another interpreter, with another client (1.x), may be tried: DEMOREEL_HUB_PYTHON=/path/to/python.
+pytestmark = pytest.mark.soak
+
 PYTHON = os.environ.get("DEMOREEL_HUB_PYTHON", sys.executable)
 VIDEO = bytes(range(256)) * 400
 CARD = "---\nlicense: mit\ntags: [LeRobot]\ntask_categories: [robotics]\n---\n# Käfer\n"
@@ -29,8 +31,6 @@ from pathlib import Path
 from huggingface_hub import (CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi,
                              HfFileSystem, hf_hub_download, snapshot_download)
 from huggingface_hub.errors import *
-
-pytestmark = pytest.mark.soak
 api = HfApi()
 def status(call):
     try:

@@ -42,6 +42,7 @@ def mapped_blocks():
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("as_uint8", [True, False])
+@pytest.mark.soak
 def test_blocks_are_used_again(root, method, as_uint8):
     ds = LeRobotDataset("me/made", root=root, return_uint8=as_uint8)
     loader = DataLoader(

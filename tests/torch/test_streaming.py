@@ -129,6 +129,7 @@ class TestOrder:
         assert found == batches_of(order_of(), 4)
         assert len(loader) == len(found)
 
+    @pytest.mark.soak
     def test_spawned_workers(self, root):
         stream = StreamingLeRobotDataset("me/made", root, batch_size=16, return_uint8=True)
         next(iter(stream))

@@ -76,6 +76,7 @@ def test_an_error_in_a_worker_keeps_its_words(root, tmp_path):
     assert CAMERA in str(caught.value)
 
 
+@pytest.mark.soak
 def test_workers_share_large_tables(root, tmp_path, monkeypatch):
     """Two workers that read everything leave one decoded copy on disk, and none afterwards."""
     scratch = tmp_path / "scratch"
