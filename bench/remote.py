@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="where to make the data, and keep them")
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--output", type=Path, default=HERE / "results")
+    parser.add_argument("--plot", type=Path, help="draw the rates into this file, too")
     options = parser.parse_args()
     options.output.mkdir(exist_ok=True)
     with folder(options.work) as work, tempfile.TemporaryDirectory() as scratch:
@@ -64,6 +65,8 @@ def main() -> None:
     table = markdown(results)
     (options.output / "remote.md").write_text(table)
     print(table)
+    if options.plot is not None:
+        plot(results, options.plot)
 
 
 def measure(options: argparse.Namespace, work: Path, scratch: Path) -> dict[str, Any]:
@@ -228,6 +231,30 @@ def first_batch(uri: str) -> dict[str, float]:
         time.sleep(0.1)
     open_s, batch_s = (median(part) for part in zip(*times, strict=True))
     return {"open_s": open_s, "batch_s": batch_s}
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4))
+    for axis, (kind, name) in zip(axes, NAMES.items(), strict=True):
+        rates = {side: max(by.values()) for side, by in results["loading"][kind].items()}
+        for side, rate in results["again"][kind].items():
+            rates[f"{side}, S3, cache_dir"] = rate
+        sides = sorted(rates, key=lambda side: (side.startswith(PEER), side))
+        colours = [
+            "0.6" if side.startswith(PEER) else "tab:blue" if "local" in side else "tab:orange"
+            for side in sides
+        ]
+        axis.barh(sides, [rates[side] for side in sides], color=colours)
+        axis.invert_yaxis()
+        axis.set_title(f"{name}, samples/s", fontsize=10)
+        axis.tick_params(labelsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
 
 
 def markdown(results: dict[str, Any]) -> str:

@@ -18,9 +18,9 @@ import pytest
 from demoreel.errors import ArgumentError
 from demoreel.testing.hub_server import HubServer
 
-# Another interpreter, with another client (1.x), may be tried: DEMOREEL_HUB_PYTHON=/path/to/python.
 pytestmark = pytest.mark.soak
 
+# Another interpreter, with another client (1.x), may be tried: DEMOREEL_HUB_PYTHON=/path/to/python.
 PYTHON = os.environ.get("DEMOREEL_HUB_PYTHON", sys.executable)
 VIDEO = bytes(range(256)) * 400
 CARD = "---\nlicense: mit\ntags: [LeRobot]\ntask_categories: [robotics]\n---\n# Käfer\n"

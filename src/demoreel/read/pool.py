@@ -10,11 +10,13 @@ import itertools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 
 from demoreel.media.decode import Decoder
-from demoreel.storage.far.threads import interrupted
+from demoreel.storage.far.threads import Threads, interrupted
 
 Job = Callable[[Decoder], None]
 
@@ -35,7 +37,7 @@ class DecodePool:
         self._process = os.getpid()
         self.threads = self._wanted or default_threads()
         self._local = threading.local()
-        self._executor: ThreadPoolExecutor | None = None
+        self._helpers: Threads | None = None
 
     def run(self, jobs: Iterable[Job], *, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Run all jobs; the calling thread helps. The first error is raised, after all stopped.
@@ -53,12 +55,13 @@ class DecodePool:
             self._drain(itertools.chain(first, queue))
             return
         shared = _Shared(itertools.chain(first, queue))
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="demoreel")
+        if self._helpers is None:
+            self._helpers = Threads(self.threads - 1, "demoreel")
+            weakref.finalize(self, self._helpers.close)
         futures: list[Future[None]] = []
         try:
             for _ in first[1:]:
-                futures.append(self._executor.submit(self._drain, shared))
+                futures.append(self._helpers.submit(partial(self._drain, shared)))
             meanwhile()
             self._drain(shared)
         except BaseException as problem:

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 import pytest
 
 from demoreel.errors import StoreError
-from demoreel.storage.far.threads import Interrupted, _Threads, transfer
+from demoreel.storage.far.threads import Interrupted, Threads, transfer
 
 
 def test_results_and_errors():
@@ -21,7 +21,7 @@ def test_results_and_errors():
 
 
 def test_no_more_threads_than_allowed_and_than_needed():
-    threads = _Threads(3, "some")
+    threads = Threads(3, "some")
     names, go = set(), threading.Event()
 
     def work():
@@ -34,7 +34,7 @@ def test_no_more_threads_than_allowed_and_than_needed():
     for future in (first, *many):
         future.result(20)
     assert names <= {"some-1", "some-2", "some-3"}
-    quiet = _Threads(3, "few")
+    quiet = Threads(3, "few")
     for _ in range(5):
         quiet.submit(lambda: None).result(20)
     assert quiet._started <= 2

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _LOOK_UP_S = 0.2
 
 
-class _Threads:
+class Threads:
     """Runs calls side by side, on threads that are started when they are needed.
 
     Unlike an executor's, these do not keep an interpreter from ending: after Ctrl-C, nothing waits
@@ -32,12 +32,13 @@ class _Threads:
 
     def renew(self) -> None:
         """Begin anew in a forked child, which has none of the threads."""
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._started = 0
         self._busy = 0
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Begin a call as soon as a thread is free."""
         future: Future[T] = Future()
         with self._lock:
             self._busy += 1
@@ -56,15 +57,21 @@ class _Threads:
                 self._busy -= 1
                 raise
 
+    def close(self) -> None:
+        """Let the threads end when they have done what was begun."""
+        for _ in range(self._started):
+            self._calls.put(None)
+
     def _run(self) -> None:
-        while True:
-            future, call = self._calls.get()
+        calls = self._calls
+        while (item := calls.get()) is not None:
+            future, call = item
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
                 except BaseException as error:
                     future.set_exception(error)
-            del future, call  # what they hold may be large
+            del item, future, call  # what they hold may be large
             with self._lock:
                 self._busy -= 1
 
@@ -100,8 +107,8 @@ class Interrupted:
 
 
 interrupted = Interrupted()
-_transfers = _Threads(CONNECTIONS, "demoreel-transfer")
-_plans = _Threads(2, "demoreel-ahead")
+_transfers = Threads(CONNECTIONS, "demoreel-transfer")
+_plans = Threads(2, "demoreel-ahead")
 
 
 def transfer(call: Callable[[], T]) -> Future[T]:
