@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -50,6 +51,8 @@ class LocalEngine:
             return
         if self._pool is None:
             self._pool = ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn"))
+            # At once, and not when the last of its futures is let go of.
+            weakref.finalize(self, self._pool.shutdown, wait=False)
         handout = _Handout(tasks, self._pool)
         try:
             helps = not any(task.long for task in tasks)
