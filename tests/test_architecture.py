@@ -23,8 +23,8 @@ LEVELS = [
     {"layouts"},
     {"read", "stats", "run"},
     {"edit"},
-    {"convert", "check", "record", "hub"},  # conversions and repairs are cuts, too
-    {"repair"},
+    {"convert", "check", "record"},  # conversions and repairs are cuts, too
+    {"repair", "hub"},  # what is published was recorded, perhaps by a process that was killed
     {"torch"},  # its classes record, cut and push, too
     {"cli", "view"},
 ]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from demoreel.edit.diff.difference import Difference
     from demoreel.edit.in_place.versions import Version, checkout, tag, versions
     from demoreel.hub.pull import Pulled, pull
+    from demoreel.hub.push import push
     from demoreel.hub.report import PushReport
     from demoreel.read.dataset import Dataset
     from demoreel.read.windows import Windows
@@ -217,78 +218,6 @@ def diff(
     )
 
 
-def push(
-    dataset: str | os.PathLike[str] | Dataset,
-    repo_id: str,
-    *,
-    branch: str | None = None,
-    private: bool | None = None,
-    tags: Iterable[str] = (),
-    license: str | None = None,
-    tag_version: bool | None = None,
-    push_videos: bool = True,
-    allow_patterns: str | Iterable[str] | None = None,
-    message: str | None = None,
-    force: bool = False,
-    dry_run: bool = False,
-    token: str | None = None,
-    report: Callable[[float], None] | None = None,
-    **card: Any,
-) -> PushReport:
-    """Publish a dataset on the Hub, in one commit; files that are there already are not sent.
-
-    Cost: sends the bytes of new and changed files; those of the same size as on the Hub are read
-    once to compare them. The dataset does not change. An interrupted push goes on when repeated.
-
-    Args:
-        dataset: The dataset's folder, or one that is open; always as a whole.
-        repo_id: ``me/my_task``; made if it is not there.
-        branch: The branch; ``main`` if None. One that is not there begins at ``main``.
-        private: Whether only its owner sees it, where the repository is made; None leaves that to
-            the Hub.
-        tags: Tags for the card, beside ``LeRobot``.
-        license: The licence for the card; None keeps the card's, or is ``apache-2.0``.
-        tag_version: Whether the tag of the dataset's version (``v3.0``) moves to the commit, as
-            whoever reads the dataset looks for it. None: for ``main`` yes, for branches no.
-        push_videos: Whether ``videos/`` is sent; if not, videos on the Hub stay as they are.
-        allow_patterns: Only files that match one of these; others stay as they are.
-        message: Of the commit.
-        force: Push even where episodes would be lost that others have put there.
-        dry_run: Say what would be done, and do nothing.
-        token: A token; None takes ``HF_TOKEN`` or the login.
-        report: Called with the share of bytes that are sent.
-        **card: More for the card: ``url``, ``paper``, ``citation``; others become YAML keys.
-
-    Raises:
-        ArgumentError: An argument makes no sense; nothing was done.
-        DatasetNotFoundError: There is no dataset.
-        DatasetBusyError: It is being recorded, or changed while it was pushed.
-        NewerRemoteError: Episodes would be lost that others have put there; says which.
-        AccessError: There is no token, or the Hub does not accept it.
-        StoreError: The Hub does not answer; push again, and it goes on.
-    """
-    from demoreel.hub.push import push as publish
-
-    _finish_recording(dataset.root if hasattr(dataset, "root") else dataset)
-    return publish(
-        dataset,
-        repo_id,
-        branch=branch,
-        private=private,
-        tags=tags,
-        license=license,
-        tag_version=tag_version,
-        push_videos=push_videos,
-        allow_patterns=allow_patterns,
-        message=message,
-        force=force,
-        dry_run=dry_run,
-        token=token,
-        report=report,
-        **card,
-    )
-
-
 def _finish_recording(path: str | os.PathLike[str]) -> None:
     """Commit episodes that a recording had saved, but not encoded, when it was killed."""
     import os
@@ -320,6 +249,7 @@ _PLACES = {
     "convert_to_lance_video": "convert.by_other_names",
     "create": "record",
     "pull": "hub.pull",
+    "push": "hub.push",
     "resume": "record",
     "tag": "edit.in_place.versions",
     "versions": "edit.in_place.versions",

@@ -11,11 +11,17 @@ from demoreel.testing.hub_server import HubServer
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    """A server; this process's environment leads to it."""
-    with HubServer(tmp_path / "hub server") as server:
+def hub(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HubServer]:
+    """A server; this process's environment leads to it. A module may say ``LFS_ABOVE``."""
+    said = getattr(request.module, "LFS_ABOVE", None)
+    options = {} if said is None else {"lfs_above": said}
+    with HubServer(tmp_path / "hub server", **options) as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        # Another test may have imported the client before.
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
         yield server

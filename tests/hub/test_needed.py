@@ -7,8 +7,9 @@ import shutil
 import pytest
 
 from demoreel.errors import DatasetNotFoundError
-from demoreel.hub.needed import episode_files, files_to_fetch, metadata_files, table_files
+from demoreel.hub.needed import files_to_fetch, metadata_files, table_files
 from demoreel.layouts.detect import open_reader
+from demoreel.layouts.episode_files import episode_files
 from demoreel.storage.hub_calls import HubFile
 from demoreel.testing import make_dataset
 

@@ -19,9 +19,9 @@ from demoreel.errors import (
 )
 from demoreel.storage.hub_calls import Hub
 from demoreel.testing import make_dataset
-from demoreel.testing.hub_server import HubServer
 
 REPO = "me/my_task"
+LFS_ABOVE = 2000  # bytes, for the fixture
 PICTURE = "demoreel/first_frames.jpg"
 
 
@@ -45,17 +45,6 @@ def folder(made, tmp_path):
     """A v3.0 dataset to change."""
     shutil.copytree(made["v3.0"], tmp_path / "ds")
     return tmp_path / "ds"
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    with HubServer(tmp_path / "hub", lfs_above=2000) as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        # Another test may have imported the client before.
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-        yield server
 
 
 def routes(hub):

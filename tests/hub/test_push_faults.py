@@ -13,11 +13,11 @@ import pytest
 import demoreel
 from demoreel.errors import DatasetBusyError, NewerRemoteError, StoreError
 from demoreel.testing import make_dataset
-from demoreel.testing.hub_server import HubServer
 
 pytestmark = pytest.mark.soak
 
 REPO = "me/my_task"
+LFS_ABOVE = 2000  # bytes, for the fixture
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +29,6 @@ def made(tmp_path_factory):
 def folder(made, tmp_path):
     shutil.copytree(made, tmp_path / "ds")
     return tmp_path / "ds"
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    with HubServer(tmp_path / "hub", lfs_above=2000) as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-        yield server
 
 
 def uploads(hub):

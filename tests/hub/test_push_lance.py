@@ -10,7 +10,6 @@ import pytest
 import demoreel
 from demoreel.errors import ArgumentError
 from demoreel.testing import make_dataset
-from demoreel.testing.hub_server import HubServer
 
 REPO = "me/my_task"
 
@@ -25,16 +24,6 @@ def made(tmp_path_factory):
         demoreel.convert(source, folder / layout, to=layout, verify="none")
     demoreel.convert(source, folder / "linked", to="lance-video", link=True, verify="none")
     return folder
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    with HubServer(tmp_path / "hub") as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-        yield server
 
 
 def fetched(hub, folder):

@@ -11,7 +11,6 @@ import pytest
 import demoreel
 from demoreel.errors import NewerRemoteError
 from demoreel.testing import make_dataset
-from demoreel.testing.hub_server import HubServer
 
 REPO = "me/my_task"
 
@@ -32,21 +31,12 @@ def folder(made, tmp_path):
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch):
-    with HubServer(tmp_path / "hub") as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache-of-mine"))
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-        yield server
-
-
-@pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     """A function that makes the rest of a test happen on another machine, or back on "mine"."""
 
     def go(machine):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-of-{machine}"))
+        cache = "cache" if machine == "mine" else f"cache-of-{machine}"
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
 
     return go
 

@@ -17,7 +17,8 @@ from demoreel.edit.clips import CutList
 from demoreel.edit.render import Rendered, Report, Shard, render
 from demoreel.edit.sources import far_folder, open_source
 from demoreel.edit.target_info import Form
-from demoreel.errors import ArgumentError, MetadataError
+from demoreel.errors import ArgumentError
+from demoreel.layouts.episode_files import episode_files
 from demoreel.storage.far.fetch import local_copy, part_of
 from demoreel.storage.far.send import far_target, refuse_far_overlap
 from demoreel.storage.far.uris import is_far
@@ -138,11 +139,4 @@ def _needed(cutlist: CutList, number: int) -> set[str] | None:
     episodes = {clip.episode for clip in cutlist.clips if clip.source == number}
     positions = [reader.episodes.position_of(episode) for episode in episodes]
     cameras = [key for key in reader.info.video_keys if key not in source.remove]
-    found = {reader.data_file(position) for position in positions}
-    for camera in cameras:
-        for position in positions:
-            try:
-                found.add(reader.video_file(position, camera))
-            except MetadataError:
-                continue  # planning says what is wrong with it
-    return found
+    return set(episode_files(reader, positions, cameras=cameras))

@@ -22,9 +22,10 @@ from pathlib import Path
 
 from demoreel.errors import DatasetNotFoundError, DemoreelError, DemoreelWarning
 from demoreel.hub.fetch import Report, Shelf
-from demoreel.hub.needed import INFO, episode_files, files_to_fetch, metadata_files, table_files
+from demoreel.hub.needed import INFO, files_to_fetch, metadata_files, table_files
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
+from demoreel.layouts.episode_files import episode_files
 from demoreel.storage.atomic import write_file
 from demoreel.storage.hub_calls import (
     Hub,

@@ -143,7 +143,7 @@ def _duration(seconds: float) -> str:
 
 
 def _merged_header(header: str, facts: CardFacts) -> str:
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     header = header.replace("\r\n", "\n")
     there = _parsed(header)

@@ -16,11 +16,12 @@ from demoreel.edit.target_info import Layout
 from demoreel.errors import ArgumentError
 from demoreel.hub.cache import hub_cache
 from demoreel.hub.fetch import Report, Shelf
-from demoreel.hub.needed import INFO, episode_files, files_to_fetch, metadata_files, table_files
+from demoreel.hub.needed import INFO, files_to_fetch, metadata_files, table_files
 from demoreel.hub.pull_staging import PullStaging, look_at_target, pull_staging
 from demoreel.hub.pulled import PulledFolder, as_if_pulled, write_record
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
+from demoreel.layouts.episode_files import episode_files
 from demoreel.run.staging import refuse_small_disk
 from demoreel.storage.far.uris import is_far
 from demoreel.storage.hub_calls import Hub, HubFile, hub_endpoint

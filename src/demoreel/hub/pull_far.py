@@ -9,10 +9,11 @@ from typing import Any, cast
 from demoreel.edit.cut import cut
 from demoreel.edit.target_info import Layout
 from demoreel.errors import DatasetNotFoundError
-from demoreel.hub.needed import INFO, episode_files
+from demoreel.hub.needed import INFO
 from demoreel.hub.pull import Pulled
 from demoreel.hub.pull_staging import look_at_target, pull_staging
 from demoreel.hub.pulled import write_record
+from demoreel.layouts.episode_files import episode_files
 from demoreel.read.dataset import Dataset
 from demoreel.run.staging import refuse_small_disk
 from demoreel.storage.far.fetch import fetch_folder, list_files, state_of

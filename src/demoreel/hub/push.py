@@ -28,6 +28,7 @@ from demoreel.hub.repository import Overtaken, Repository, State, check_names
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.read.dataset import Dataset
+from demoreel.record.behind import finish_pending, has_pending
 from demoreel.storage.hub_revisions import MAIN
 from demoreel.storage.json_files import read_json
 from demoreel.storage.writer_lock import HIDDEN, WriterLock
@@ -118,6 +119,8 @@ def push(
     """
     check_names(repo_id, branch)
     root = _folder_of(dataset)
+    if has_pending(root):  # a recording that was killed had saved more than it had encoded
+        finish_pending(root)
     options = Options(
         branch=branch or MAIN,
         private=private,

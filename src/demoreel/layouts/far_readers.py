@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -15,49 +15,23 @@ from demoreel.layouts.v2.reader import V2Reader
 from demoreel.layouts.v3.reader import V3Reader
 from demoreel.media.far_video import FarVideos
 from demoreel.media.video import Video
-from demoreel.model import Info
+from demoreel.model import Episodes, Info
 from demoreel.storage.far.folder import FarFolder
 
 
-class FarV3Reader(V3Reader):
-    """A v3.0 dataset that lies far away.
-
-    Args:
-        folder: The dataset's folder.
-        info: Its info.
+class _Far:
+    """What both share: files that are opened where they lie.
 
     Attributes:
         far: The dataset's folder.
         videos: Its videos.
     """
 
-    def __init__(self, folder: FarFolder, info: Info) -> None:
-        super().__init__(folder.local, info)
-        self.far = folder
-        self.videos = FarVideos(folder)
+    info: Info
+    episodes: Episodes
+    data_file: Callable[[int], str]
 
-    @cached_property
-    def _rows(self) -> FarRows:
-        return FarRows(self.far, self.info, self.episodes, self.data_file)
-
-    def _video(self, name: str) -> Video:
-        return self.videos.open(name)
-
-
-class FarV2Reader(V2Reader):
-    """A v2.0 or v2.1 dataset that lies far away.
-
-    Args:
-        folder: The dataset's folder.
-        info: Its info.
-
-    Attributes:
-        far: The dataset's folder.
-        videos: Its videos.
-    """
-
-    def __init__(self, folder: FarFolder, info: Info) -> None:
-        super().__init__(folder.local, info)
+    def _lie_in(self, folder: FarFolder) -> None:
         self.far = folder
         self.videos = FarVideos(folder)
 
@@ -71,6 +45,32 @@ class FarV2Reader(V2Reader):
 
     def _video(self, name: str) -> Video:
         return self.videos.open(name)
+
+
+class FarV3Reader(_Far, V3Reader):
+    """A v3.0 dataset that lies far away.
+
+    Args:
+        folder: The dataset's folder.
+        info: Its info.
+    """
+
+    def __init__(self, folder: FarFolder, info: Info) -> None:
+        V3Reader.__init__(self, folder.local, info)
+        self._lie_in(folder)
+
+
+class FarV2Reader(_Far, V2Reader):
+    """A v2.0 or v2.1 dataset that lies far away.
+
+    Args:
+        folder: The dataset's folder.
+        info: Its info.
+    """
+
+    def __init__(self, folder: FarFolder, info: Info) -> None:
+        V2Reader.__init__(self, folder.local, info)
+        self._lie_in(folder)
 
 
 def is_far(reader: Reader) -> bool:

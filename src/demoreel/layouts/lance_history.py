@@ -24,9 +24,10 @@ from typing import Any
 from demoreel.storage.atomic import sync_path
 from demoreel.storage.journal import Transaction, sync_all
 from demoreel.storage.json_files import read_json
+from demoreel.storage.names import OLD_METADATA
 from demoreel.storage.settled import settled
 
-KEPT = ".versions"
+KEPT = OLD_METADATA
 """The folder beside ``meta/`` that holds what was kept."""
 
 _NAME = re.compile(r"\d{8,}")

@@ -16,8 +16,8 @@ import numpy as np
 
 from demoreel.errors import VideoError
 from demoreel.media.colour import Painter
-from demoreel.media.mp4 import Bytes
 from demoreel.media.packets import Codec, PacketIndex
+from demoreel.storage.seekable import Bytes
 
 _MOST_CODECS = 8
 _LEAD_IN = 64  # packets; H.264 keeps 16 pictures, and some of its B-frames are not kept

@@ -13,9 +13,9 @@ import av
 import numpy as np
 
 from demoreel.errors import VideoError
-from demoreel.media.mp4 import Bytes
 from demoreel.media.packets import Codec, PacketIndex, index_packets
 from demoreel.storage.local import open_file
+from demoreel.storage.seekable import Bytes, Seekable
 
 _SOFTWARE = {"av1": "libdav1d"}
 _BUFFER = 1 << 20
@@ -37,7 +37,7 @@ def read_index(path: str, file: Bytes | None = None) -> PacketIndex:
     """
 
     def opened() -> av.container.InputContainer:
-        source: Any = path if file is None else io.BufferedReader(_Seekable(file), _BUFFER)
+        source: Any = path if file is None else io.BufferedReader(Seekable(file), _BUFFER)
         container: av.container.InputContainer = av.open(source, metadata_errors="replace")
         return container
 
@@ -49,32 +49,6 @@ def read_index(path: str, file: Bytes | None = None) -> PacketIndex:
         raise VideoError(
             f"The video does not open ({error}).", hint="restore the file from a copy", file=path
         ) from error
-
-
-class _Seekable(io.RawIOBase):
-    """Bytes that are read by position, as the kind of file that FFmpeg wants."""
-
-    def __init__(self, file: Bytes) -> None:
-        self._file = file
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer)
-        data = self._file.read(self._at, len(view))
-        view[: len(data)] = data
-        self._at += len(data)
-        return len(data)
 
 
 def _index(

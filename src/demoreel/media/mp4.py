@@ -10,12 +10,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from demoreel.errors import VideoError
 from demoreel.media.packets import Codec, PacketIndex, index_packets
+from demoreel.storage.seekable import Bytes
 
 _HEAD = 1 << 16  # first read: enough for the boxes before mdat, and often for all of moov
 _LARGEST_MOOV = 1 << 30
@@ -44,19 +44,6 @@ _MPEG4_VISUAL = 0x20
 _ENTRY_HEAD = 78  # bytes of a video's sample entry before the boxes in it
 _PLACEMENT = 44  # bytes at the end of a track header: matrix, width, height
 _LAST_MATRIX = 14  # of ISO 23001-8, as far as FFmpeg converts them
-
-
-class Bytes(Protocol):
-    """Something with a size that is read by position."""
-
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        ...
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes there, fewer only at the end."""
-        ...
 
 
 class _Unusual(Exception):

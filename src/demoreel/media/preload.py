@@ -15,11 +15,11 @@ import numpy as np
 
 from demoreel.errors import VideoError
 from demoreel.media.decode import Stretch
-from demoreel.media.mp4 import Bytes
 from demoreel.storage.far.files import FarFile, FarSlice
 from demoreel.storage.far.threads import interrupted
 from demoreel.storage.lance_blobs import LanceBlob, read_side_by_side
 from demoreel.storage.local import LocalFile, open_file
+from demoreel.storage.seekable import Bytes
 
 _SMALL_GROUP = 1 << 17  # bytes that may be read beyond what is wanted
 

@@ -13,6 +13,7 @@ from demoreel.media import mp4
 from demoreel.media.packets import PacketIndex
 from demoreel.storage.local import LocalFile, open_file
 from demoreel.storage.lru import ByteCache
+from demoreel.storage.seekable import Bytes
 
 _INDEX_BYTES = 64 << 20  # per process: the indices of about two million frames
 
@@ -22,7 +23,7 @@ Stored = Callable[[], PacketIndex | None]
 """Returns an index that is kept somewhere, or found in a shorter way; None if there is none."""
 
 
-class VideoFile(mp4.Bytes, Protocol):
+class VideoFile(Bytes, Protocol):
     """A video's bytes, wherever they lie.
 
     Those that read many ranges at once cheaper than one by one also have ``read_ranges``: a list of

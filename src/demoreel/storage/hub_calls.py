@@ -25,8 +25,9 @@ from demoreel.errors import (
     StoreError,
     UnsafePathError,
 )
-from demoreel.storage.hub_logs import hide_signatures
+from demoreel.storage.names import leads_elsewhere
 from demoreel.storage.no_room import says_no_room
+from demoreel.storage.quiet_logs import hide_signatures
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -252,9 +253,7 @@ def refuse_unsafe(path: str, repo_id: str) -> None:
     Raises:
         UnsafePathError: It is absolute, climbs, or is not a plain name on some system.
     """
-    parts = path.split("/")
-    odd = any(part in ("", ".", "..") for part in parts) or "\\" in path or "\0" in path
-    if odd or ":" in parts[0]:
+    if leads_elsewhere(path):
         raise UnsafePathError(
             "The repository holds a file whose name would lead outside the dataset's folder.",
             hint="do not use this repository; nothing of it was kept",

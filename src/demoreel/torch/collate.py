@@ -45,7 +45,7 @@ class Sample(dict[str, Any]):
         return (dict, (dict(self),))
 
 
-def cut_samples(batch: TensorBatch, count: int) -> list[dict[str, Any]]:
+def cut_samples(batch: TensorBatch, count: int) -> list[Sample]:
     """Cut a batch into samples that can be put together again."""
     keys = list(batch)
     columns = [v.unbind(0) if isinstance(v, torch.Tensor) else v for v in batch.values()]

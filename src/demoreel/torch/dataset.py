@@ -15,7 +15,7 @@ from demoreel.errors import ArgumentError
 from demoreel.layouts.detect import open_reader
 from demoreel.read.dataset import Dataset
 from demoreel.storage.far.uris import is_far, open_far
-from demoreel.torch.collate import cut_samples
+from demoreel.torch.collate import Sample, cut_samples
 from demoreel.torch.home import found_dataset
 from demoreel.torch.kinship import LeRobotKin
 from demoreel.torch.lookahead import upcoming_batches
@@ -307,7 +307,7 @@ class LeRobotDataset(
             return [dict(item) for item in self.__getitems__(wanted)] if wanted else []
         return dict(self.__getitems__([index])[0])
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """Return many items; ``DataLoader`` calls this with a whole batch.
 
         Planned once: one take of rows, each picture decoded once. torch's ``default_collate`` then

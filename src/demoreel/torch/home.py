@@ -212,9 +212,13 @@ def _bar(repo_id: str) -> Iterator[Report | None]:
         yield None
         return
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled
-    from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+    from tqdm import tqdm
 
     look = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
     hidden = are_progress_bars_disabled()
     with tqdm(total=1.0, desc=f"fetching {repo_id}", bar_format=look, disable=hidden) as bar:
-        yield lambda share: bar.update(share - bar.n)
+
+        def show(share: float) -> None:
+            bar.update(share - bar.n)
+
+        yield show

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,7 @@ class Pass(Iterator[dict[str, Any]]):
         self._finish = None
         raise StopIteration
 
-    def _read(self) -> list[dict[str, Any]]:
+    def _read(self) -> Sequence[dict[str, Any]]:
         """Read the next step: one batch, or samples that are handed out one by one."""
         frames = self._frames(self._step)
         if self._dataset.reader.is_far and self._step + 1 < self._share.steps:
@@ -90,7 +90,7 @@ class Pass(Iterator[dict[str, Any]]):
         items = self._dataset.__getitems__(frames.tolist())
         self._step += 1
         if self._share.whole_batches:
-            return [collate_samples(items)]  # type: ignore[arg-type]
+            return [collate_samples(items)]
         skip, self._skip = self._skip, 0
         return items[skip:]
 

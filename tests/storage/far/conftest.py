@@ -21,12 +21,14 @@ class FolderStore:
 
     place = None
     pins = True
+    requests_a_file = 1
 
     def __init__(self, folder: Path, uri: str = "s3://bucket/folder") -> None:
         self.folder = folder
         self.uri = uri
         self.asked: list[str] = []
         self.lies: list[Listed] = []
+        self.direct = self
 
     def folders(self) -> list[str]:
         self.asked.append("folders")

@@ -29,6 +29,7 @@ class Store:
         self.asked = []
         self.gate = threading.Event()
         self.gate.set()
+        self.direct = self
 
     def link(self, name, *, renew):
         return None

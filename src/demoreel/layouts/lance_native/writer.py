@@ -19,10 +19,10 @@ import pyarrow as pa
 from demoreel.layouts.lance_frames.writer import column_type, frames_batch
 from demoreel.layouts.lance_out import FEATURE_NOTE, FiledVideo, videos_table
 from demoreel.layouts.lance_rows import column_names
-from demoreel.media.mp4 import Bytes
 from demoreel.media.packet_bytes import PACKETS_COLUMN
 from demoreel.media.packets import PacketIndex
 from demoreel.model import Feature, Info
+from demoreel.storage.seekable import Bytes
 
 META_SCHEMA = pa.schema([("path", pa.string()), ("data", pa.large_binary())])
 """``meta.lance``: the files of ``meta/``, for datasets that lie elsewhere."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from demoreel.storage.far.files import FarFile
-from demoreel.storage.far.parquet import SparseFile
+from demoreel.storage.seekable import Seekable
 
 
 def arrow_files(file: Callable[[str], FarFile]) -> fs.FileSystem:
@@ -37,12 +38,12 @@ class _Files(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no type
         return path
 
     def open_input_file(self, path: str) -> pa.PythonFile:
-        return pa.PythonFile(SparseFile((), self._file(path)), mode="r")
+        return pa.PythonFile(Seekable(self._file(path)), mode="r")
 
     open_input_stream = open_input_file
 
     def _refuse(self, *_: Any) -> NoReturn:
-        raise NotImplementedError("tables far away are only read")
+        raise OSError(errno.EROFS, "Tables far away are only read")
 
     get_file_info_selector = create_dir = delete_dir = delete_dir_contents = _refuse
     delete_root_dir_contents = delete_file = move = copy_file = _refuse

@@ -28,7 +28,6 @@ from demoreel.errors import (
     UnsafePathError,
     call_place,
 )
-from demoreel.storage.far.cache import RangeCache
 from demoreel.storage.far.files import FarFile
 from demoreel.storage.far.folder import FarFolder, FarStore
 from demoreel.storage.far.side_by_side import side_by_side
@@ -36,6 +35,7 @@ from demoreel.storage.far.store_calls import Listed
 from demoreel.storage.far.transfer import CONNECTIONS
 from demoreel.storage.far.uris import is_far, store_of
 from demoreel.storage.far.working import working_folder
+from demoreel.storage.names import is_hidden, leads_elsewhere
 
 Report = Callable[[float], None]
 """Called with the share of the bytes that are here, from 0 to 1."""
@@ -44,7 +44,6 @@ _PART_BYTES = 8 << 20
 _AT_A_TIME = CONNECTIONS // 2
 _ALL_PAGES = 1 << 20
 _READ_BYTES = 1 << 20
-_OF_VERSIONS = ".versions"
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 
 
@@ -77,25 +76,17 @@ def list_files(store: FarStore) -> dict[str, Listed]:
     found, _ = store.files("", most_pages=_ALL_PAGES)
     files = {}
     for file in found:
-        parts = file.name.split("/")
-        if ".." in parts or "" in parts[:-1] or "\\" in file.name or "\0" in file.name:
+        if leads_elsewhere(file.name.removesuffix("/")):
             raise UnsafePathError(
                 f"A file has a name that leads elsewhere: {file.name!r}.", uri=store.uri
             )
-        if parts[-1] and not _is_hidden(parts):
+        if file.name[-1] != "/" and not is_hidden(file.name):
             files[file.name] = file
     if not files:
         raise DatasetNotFoundError(
             "There is nothing at this place.", hint="check the URI", uri=store.uri
         )
     return files
-
-
-def _is_hidden(parts: list[str]) -> bool:
-    first, *rest = parts
-    return (first.startswith(".") and first != _OF_VERSIONS) or any(
-        part.startswith(".") for part in rest
-    )
 
 
 def state_of(files: Mapping[str, Listed], uri: str) -> str:
@@ -276,7 +267,7 @@ class _Journal:
                 name, size, etag, begin, checksum = json.loads(line)
             except ValueError:
                 continue  # the line that was being written when the process was killed
-            if etag is not None or not getattr(self.store, "pins", True):
+            if etag is not None or not self.store.pins:
                 self.known.setdefault((name, size, etag), {})[begin] = checksum
         return True
 
@@ -309,12 +300,12 @@ class _Incoming:
         self._journal = journal
         self._known = journal.known.get((file.name, file.size, file.etag), {})
         self._sha256 = store.sha256(file.name)
-        self._pins = getattr(store, "pins", True)
+        self._pins = store.pins
         self._pinning = threading.Lock()
         self._lock = threading.Lock()
         self._left = len(self._ranges)
         self._far = FarFile(
-            store, file.name, uri=self.uri, size=file.size, etag=file.etag, cache=RangeCache()
+            store, file.name, uri=self.uri, size=file.size, etag=file.etag, cache=None
         )
 
     @property

@@ -29,19 +29,33 @@ class Opener(Protocol):
     """The store that an object lies in."""
 
     def link(self, name: str, *, renew: bool) -> Link | None:
-        """Return where an object is read from; None if only ``read`` reads it."""
+        """Return where an object is read from; None if only ``direct`` reads it."""
         ...
 
     def moved(self, name: str, link: Link, location: str) -> Link:
         """Return where to read an object that the server says is elsewhere."""
         ...
 
+    @property
+    def pins(self) -> bool:
+        """Whether an object's etag says which state of it is read."""
+        ...
+
+    @property
+    def direct(self) -> DirectReads | None:
+        """What reads objects that no link can be had for; None where there always is one."""
+        ...
+
+
+class DirectReads(Protocol):
+    """A store that also reads without links."""
+
     def look(self, name: str) -> Listed:
-        """Return an object's size and etag without a link."""
+        """Return an object's size and etag."""
         ...
 
     def read(self, name: str, begin: int, length: int, etag: str | None) -> bytes:
-        """Return a range without a link."""
+        """Return a range."""
         ...
 
 
@@ -58,8 +72,6 @@ class FarFile:
         for_ever: Whether nothing of that name is ever written again, as in Lance: its name is all
             that there is to know, and no size.
     """
-
-    is_remote = True
 
     def __init__(
         self,
@@ -134,7 +146,7 @@ class FarFile:
 
     def _learn(self, answer: Answer) -> None:
         """Note the object's state; of two first reads, the one that comes second must agree."""
-        etag = answer.etag if self._pins else None
+        etag = answer.etag if self._store.pins else None
         with self._lock:
             if self._size is None:
                 self._size, self.etag = answer.size, self.etag or etag
@@ -153,10 +165,6 @@ class FarFile:
             whole = self._cache.get(self.identity, 0, self._size)
             return None if whole is None else whole[offset : offset + length]
         return found
-
-    @property
-    def _pins(self) -> bool:
-        return getattr(self._store, "pins", True)
 
     def read_ranges(self, ranges: Sequence[Range]) -> list[bytes]:
         """Return the bytes of many ranges, read side by side; all inside the object."""
@@ -234,8 +242,6 @@ class FarSlice:
         size: How long it is.
     """
 
-    is_remote = True
-
     def __init__(self, whole: FarFile, begin: int, size: int) -> None:
         self._whole = whole
         self._begin = begin
@@ -275,11 +281,17 @@ class _Reading:
         return self._file._store.moved(self._file._name, link, location)
 
     def look(self) -> tuple[int, str | None]:
-        _, size, etag = self._file._store.look(self._file._name)
+        _, size, etag = self._direct.look(self._file._name)
         return size, etag
 
     def read_directly(self, begin: int, length: int) -> bytes:
-        return self._file._store.read(self._file._name, begin, length, self.etag)
+        return self._direct.read(self._file._name, begin, length, self.etag)
+
+    @property
+    def _direct(self) -> DirectReads:
+        direct = self._file._store.direct
+        assert direct is not None, "a store without links reads directly"
+        return direct
 
 
 def _merged(ranges: Sequence[Range]) -> list[list[Range]]:

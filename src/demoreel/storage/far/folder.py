@@ -38,6 +38,7 @@ from demoreel.storage.far.store_calls import Listed
 from demoreel.storage.far.threads import transfer
 from demoreel.storage.lance_places import RemotePlace
 from demoreel.storage.lru import ByteCache
+from demoreel.storage.names import OLD_METADATA, leads_elsewhere
 
 _MOST_REQUESTS = 20  # that opening makes, however many files there are
 _SPARE = 2  # for what a listing may cost more
@@ -55,6 +56,11 @@ _log = logging.getLogger(__name__)
 
 class FarStore(Opener, Protocol):
     """A store that can say what lies in a folder."""
+
+    @property
+    def requests_a_file(self) -> int:
+        """Requests that a file costs which is read as a whole."""
+        ...
 
     @property
     def uri(self) -> str:
@@ -184,7 +190,7 @@ def open_folder(
     for attempt in range(_TRIES):
         folders = store.folders()
         metadata = _metadata(store, folders, with_versions)
-        used = 2 + len(metadata) * getattr(store, "requests_a_file", 1)
+        used = 2 + len(metadata) * store.requests_a_file
         rest = _listing(store, folders, used=used)
         copy = _Copy(store, metadata, rest, _empty_tables(folders, rest))
         try:
@@ -223,14 +229,13 @@ def _metadata(store: FarStore, folders: Sequence[str], with_versions: bool) -> l
             hint=f"is it one of these? {inside}" if inside else "check the URI",
             uri=store.uri,
         )
-    if with_versions and ".versions" in folders:
-        found = found + store.files(".versions/", most_pages=_META_PAGES)[0]
+    if with_versions and OLD_METADATA in folders:
+        found = found + store.files(f"{OLD_METADATA}/", most_pages=_META_PAGES)[0]
     wanted = [
         file for file in found if not file.name.startswith(_LEFT_FAR) and file.name[-1] != "/"
     ]
     for file in wanted:
-        odd = file.name.startswith("/") or "\\" in file.name or "\0" in file.name
-        if odd or ".." in file.name.split("/"):
+        if leads_elsewhere(file.name):
             raise UnsafePathError(
                 f"A file of metadata has a name that leads elsewhere: {file.name!r}.",
                 uri=store.uri,
@@ -284,7 +289,7 @@ class _Copy:
         """
         state = _digest(repr((self.metadata, self.rest, self.tables)))[:24]
         local = home / _digest(self.store.uri)[:16] / state
-        if getattr(self.store, "pins", True) and any(file.etag is None for file in self.metadata):
+        if self.store.pins and any(file.etag is None for file in self.metadata):
             # Nothing tells this state from another: the copy serves this once.
             local = _passing_home() / uuid.uuid4().hex
         if self._is_whole(local):

@@ -105,6 +105,9 @@ class HubStore:
     requests_a_file = 2
     """The Hub is asked where a file is, and then the server that has it."""
 
+    direct = None
+    """There always is a link."""
+
     def __init__(self, at: HubPlace, known_as: RemotePlace) -> None:
         self._at = at
         self._known_as = known_as
@@ -234,14 +237,6 @@ class HubStore:
         found = Link(url, link.headers if same else {})
         self._links.put(name, (time.monotonic(), found), 1)
         return found
-
-    def look(self, name: str) -> Listed:
-        """There always is a link."""
-        raise NotImplementedError(name)
-
-    def read(self, name: str, begin: int, length: int, etag: str | None) -> bytes:
-        """There always is a link."""
-        raise NotImplementedError(name)
 
     def _ask(self, request: Callable[[Any], T]) -> T:
         return self._hub.ask(request, self._at.repo_id, self._at.revision)

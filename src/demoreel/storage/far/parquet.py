@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Callable, Sequence
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.storage.far.files import FarFile, Range
+from demoreel.storage.seekable import Seekable
 
 _TAIL = 1 << 16  # enough for most footers
 _NEAR = 1 << 18  # columns of one row group that nobody wants lie between those that are wanted
@@ -80,7 +80,7 @@ class FarTable:
                 (begin, future.result())
                 for (begin, _), future in zip(ranges, arriving, strict=True)
             ]
-            source = SparseFile(held, self._file)
+            source = Seekable(_Sparse(held, self._file))
             with pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False) as parquet:
                 wanted = list(columns)
                 return parquet.read_row_groups(list(groups), columns=wanted, use_threads=False)
@@ -133,50 +133,17 @@ def _together(ranges: Sequence[Range]) -> list[Range]:
     return merged
 
 
-class SparseFile(io.RawIOBase):
-    """A file as Arrow wants it, of which some ranges are here; what else is wanted is fetched.
-
-    Args:
-        held: Offset and bytes of each range that is here.
-        behind: The file.
-    """
+class _Sparse:
+    """A file of which some ranges are here; what else is wanted after all is fetched."""
 
     def __init__(self, held: Sequence[tuple[int, bytes]], behind: FarFile) -> None:
         self._held = held
         self._behind = behind
-        self._at = 0
+        self.size = behind.size
 
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go elsewhere; return where that is."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._behind.size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        """Return where the next byte comes from."""
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Return so many bytes; fewer only where the file ends."""
-        rest = self._behind.size - self._at
-        wanted = rest if size is None or size < 0 else min(size, rest)
-        data = self._here(wanted)
-        if data is None:
-            data = self._behind.read(self._at, wanted)
-        self._at += len(data)
-        return data
-
-    def _here(self, wanted: int) -> bytes | None:
+    def read(self, offset: int, length: int) -> bytes:
         for begin, data in self._held:
-            start = self._at - begin
-            if start >= 0 and start + wanted <= len(data):
-                return data[start : start + wanted]
-        return None
+            start = offset - begin
+            if start >= 0 and start + length <= len(data):
+                return data[start : start + length]
+        return self._behind.read(offset, length)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from demoreel.errors import ArgumentError, StoreError, TargetExistsError, call_place
-from demoreel.storage.far.cache import RangeCache
 from demoreel.storage.far.fetch import digest_of, name_of
 from demoreel.storage.far.files import FarFile
 from demoreel.storage.far.side_by_side import side_by_side
@@ -342,7 +341,7 @@ class FarTarget:
         """Compare an object with the file: encrypted ones have etags like other objects' sums."""
         uri = f"{self.uri}/{found.name}"
         far = FarFile(
-            self._store, found.name, uri=uri, size=found.size, etag=found.etag, cache=RangeCache()
+            self._store, found.name, uri=uri, size=found.size, etag=found.etag, cache=None
         )
         with open(file.path, "rb") as local:
             while data := local.read(_COMPARED_BYTES):

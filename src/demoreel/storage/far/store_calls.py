@@ -159,6 +159,7 @@ def _store(place: RemotePlace) -> Any:
 def _store_in(place: RemotePlace, _environment: tuple[tuple[str, str], ...]) -> Any:
     from obstore.store import from_url
 
+    make: Callable[..., Any] = from_url  # which options there are depends on the store
     options = dict(place.storage_options() or {})
     client: dict[str, Any] = {"timeout": timedelta(seconds=60)}
     provider: Callable[..., Any] | None = None
@@ -167,9 +168,9 @@ def _store_in(place: RemotePlace, _environment: tuple[tuple[str, str], ...]) -> 
     plain = options.get("aws_endpoint", "").startswith("http://")
     if options.pop("allow_http", "") == "true" or plain:
         client["allow_http"] = True
-    return from_url(
+    return make(
         place.uri,
-        config=options,  # type: ignore[call-overload]  # which keys there are depends on the store
+        config=options,
         client_options=client,
         credential_provider=provider,
     )

@@ -30,6 +30,8 @@ class ObjectStore:
     pins = True
     """Whether an object's etag says which state of it is read."""
 
+    requests_a_file = 1
+
     def __init__(self, place: RemotePlace) -> None:
         self.place = place
         self._links: ByteCache[str, tuple[float, Link]] = ByteCache(_MOST_LINKS)
@@ -39,12 +41,17 @@ class ObjectStore:
         return {"place": self.place}  # links are secrets
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["place"])  # type: ignore[misc]  # made anew, in another process
+        ObjectStore.__init__(self, state["place"])
 
     @property
     def uri(self) -> str:
         """What to call it."""
         return self.place.uri
+
+    @property
+    def direct(self) -> ObjectStore:
+        """Itself: credentials that cannot sign a link may read all the same."""
+        return self
 
     @property
     def given(self) -> RemotePlace:

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from demoreel.errors import AccessError, ObjectChangedError, StoreError
 from demoreel.storage.far import wire
-from demoreel.storage.far.quiet_logs import keep_queries_out_of_logs
 from demoreel.storage.forks import renew_in_children
+from demoreel.storage.quiet_logs import hide_signatures
 
 if TYPE_CHECKING:
     from urllib3 import PoolManager
@@ -390,7 +390,7 @@ def _pool(url: str) -> PoolManager:
     proxy = _proxy(url)
     with _pools.lock:
         if proxy not in _pools.by_proxy:
-            keep_queries_out_of_logs()
+            hide_signatures()
             options: dict[str, Any] = {"num_pools": 8, "maxsize": CONNECTIONS}
             _pools.by_proxy[proxy] = (
                 urllib3.PoolManager(**options)

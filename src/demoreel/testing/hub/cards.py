@@ -15,7 +15,7 @@ _TAGGED = ("task_categories", "language", "license", "size_categories")
 
 def front_matter(text: str) -> dict[str, Any] | None:
     """The YAML block of a card, or None without one. ``ValueError`` where it is no mapping."""
-    import yaml  # type: ignore[import-untyped]  # comes with the client
+    import yaml  # comes with the client
 
     found = _FRONT.match(text)
     if not found:
