@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import BinaryIO
@@ -17,6 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree
 
 _UNSIGNED = "UNSIGNED-PAYLOAD"
+_PAUSE_S = 0.1
 
 
 class BucketClient:
@@ -26,16 +28,26 @@ class BucketClient:
         endpoint: The server's URL.
         bucket: The bucket's name.
         key: Of the credentials, and so is ``secret``.
+        region: Where the bucket is.
+        tries: How often a server is asked that answers that it cannot just now.
     """
 
     def __init__(
-        self, endpoint: str, bucket: str, *, key: str, secret: str, region: str = "us-east-1"
+        self,
+        endpoint: str,
+        bucket: str,
+        *,
+        key: str,
+        secret: str,
+        region: str = "us-east-1",
+        tries: int = 4,
     ) -> None:
         self._host = urlsplit(endpoint).netloc
         self._bucket = bucket
         self._key = key
         self._secret = secret
         self._region = region
+        self._tries = tries
 
     def put(self, key: str, data: bytes | BinaryIO) -> None:
         """Write an object."""
@@ -76,19 +88,31 @@ class BucketClient:
     ) -> bytes:
         path = f"/{self._bucket}/{quote(key)}" if key else f"/{self._bucket}"
         asked = urlencode(sorted((query or {}).items()), quote_via=quote, safe="")
+        start = body.tell() if body is not None and not isinstance(body, bytes) else 0
+        for number in range(self._tries):
+            if number and body is not None and not isinstance(body, bytes):
+                body.seek(start)
+            status, reason, data = self._once(method, path, asked, body)
+            if status < 500:
+                break
+            time.sleep(_PAUSE_S * 2**number)  # a busy machine's server grows tired, too
+        if status == 404 and method != "DELETE":
+            raise FileNotFoundError(f"there is no object {key!r} in the bucket {self._bucket!r}")
+        if status >= 300 and status != 404:
+            raise OSError(f"{method} {path}: the server answered {status} {reason}")
+        return data
+
+    def _once(
+        self, method: str, path: str, asked: str, body: bytes | BinaryIO | None
+    ) -> tuple[int, str, bytes]:
         connection = http.client.HTTPConnection(self._host, timeout=60)
         try:
             headers = self._signed(method, path, asked)
             connection.request(method, f"{path}?{asked}" if asked else path, body, headers)
             answer = connection.getresponse()
-            data = answer.read()
+            return answer.status, answer.reason, answer.read()
         finally:
             connection.close()
-        if answer.status == 404 and method != "DELETE":
-            raise FileNotFoundError(f"there is no object {key!r} in the bucket {self._bucket!r}")
-        if answer.status >= 300 and answer.status != 404:
-            raise OSError(f"{method} {path}: the server answered {answer.status} {answer.reason}")
-        return data
 
     def _signed(self, method: str, path: str, query: str) -> dict[str, str]:
         """Return the headers of a request, signed as AWS does it (version 4)."""

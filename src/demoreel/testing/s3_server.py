@@ -29,6 +29,7 @@ KEY, SECRET, REGION = "AKIDOFTHETESTS", "secret-of-the-tests", "us-east-1"
 _ROLES = ("master", "volume", "filer", "admin", "s3")
 _START_S = 60.0
 _ATTEMPTS = 3
+_TRIES = 4
 
 
 class S3Server:
@@ -155,7 +156,12 @@ class S3Server:
 
     @property
     def _bucket(self) -> BucketClient:
-        return BucketClient(self.endpoint, self.bucket, key=KEY, secret=SECRET, region=REGION)
+        return self._client(tries=_TRIES)
+
+    def _client(self, *, tries: int) -> BucketClient:
+        return BucketClient(
+            self.endpoint, self.bucket, key=KEY, secret=SECRET, region=REGION, tries=tries
+        )
 
     def _start(self, data: Path) -> None:
         data.mkdir(parents=True)
@@ -203,8 +209,9 @@ class S3Server:
 
     def _takes_an_object(self) -> bool:
         try:
-            self.put(".ready", b"yes")
-            self.delete(".ready")
+            bucket = self._client(tries=1)
+            bucket.put(".ready", b"yes")
+            bucket.delete(".ready")
         except (OSError, HTTPException):
             return False
         return True

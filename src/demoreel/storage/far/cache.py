@@ -68,6 +68,11 @@ class RangeCache:
     def __init__(self, folder: Path | None = None, most_bytes: int = 0) -> None:
         self._disk = None if folder is None else _Disk(folder, most_bytes)
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether nothing is written to disk."""
+        return self._disk is None
+
     def get(self, identity: Hashable, offset: int, length: int) -> bytes | None:
         """Return a range; None if it is not here."""
         kept = _memory.peek((identity, offset, length))

@@ -32,8 +32,8 @@ from demoreel.storage.far.files import FarFile
 from demoreel.storage.far.folder import FarFolder, FarStore
 from demoreel.storage.far.side_by_side import side_by_side
 from demoreel.storage.far.store_calls import Listed
-from demoreel.storage.far.transfer import CONNECTIONS
 from demoreel.storage.far.uris import is_far, store_of
+from demoreel.storage.far.wire import CONNECTIONS
 from demoreel.storage.far.working import working_folder
 from demoreel.storage.names import is_hidden, leads_elsewhere
 

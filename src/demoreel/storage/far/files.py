@@ -5,13 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Protocol
 
 from demoreel.errors import StoreError
 from demoreel.storage.far.cache import RangeCache
 from demoreel.storage.far.store_calls import Listed
 from demoreel.storage.far.threads import transfer
-from demoreel.storage.far.transfer import Answer, Link, changed, read_range, same_state
+from demoreel.storage.far.transfer import (
+    Answer,
+    Link,
+    Received,
+    begin_range,
+    changed,
+    read_range,
+    same_state,
+)
 from demoreel.storage.forks import renew_in_children
 
 Range = tuple[int, int]
@@ -30,6 +39,10 @@ class Opener(Protocol):
 
     def link(self, name: str, *, renew: bool) -> Link | None:
         """Return where an object is read from; None if only ``direct`` reads it."""
+        ...
+
+    def link_at_hand(self, name: str) -> Link | None:
+        """Return where an object is read from, if that is known without waiting for anything."""
         ...
 
     def moved(self, name: str, link: Link, location: str) -> Link:
@@ -137,8 +150,10 @@ class FarFile:
             self._cache.put(self.identity, offset, data)
         return data
 
-    def _fetch(self, offset: int, length: int) -> bytes:
-        answer = read_range(_Reading(self), offset, length)
+    def _fetch(self, offset: int, length: int, trouble: Exception | None = None) -> bytes:
+        return self._taken(read_range(_Reading(self), offset, length, trouble=trouble))
+
+    def _taken(self, answer: Answer) -> bytes:
         self._learn(answer)
         if self._cache is not None and len(answer.data) == answer.size <= _SMALL:
             self._cache.put(self.identity, 0, answer.data)
@@ -186,8 +201,13 @@ class FarFile:
                 missing.append(part)
         with self._lock:
             found.update({part: self._ahead[part] for part in missing if part in self._ahead})
-            for group in _merged([part for part in missing if part not in found]):
-                found.update(self._begin_group(group))
+            groups = _merged([part for part in missing if part not in found])
+            begun = [_Group({part: Future() for part in group}) for group in groups]
+            for group in begun:
+                self._ahead.update(group.futures)
+        for group in begun:
+            found.update(group.futures)
+            self._begin_group(group)
         return [found[part] for part in ranges]
 
     def _kept_future(self, part: Range) -> Future[bytes] | None:
@@ -199,38 +219,58 @@ class FarFile:
         future.set_result(data)
         return future
 
-    def _begin_group(self, group: list[Range]) -> dict[Range, Future[bytes]]:
-        futures: dict[Range, Future[bytes]] = {part: Future() for part in group}
-        self._ahead.update(futures)
-        transfer(lambda: self._read_group(futures))
-        return futures
+    def _begin_group(self, group: _Group) -> None:
+        quick = self.is_known and (self._cache is None or self._cache.is_quick) and group.length > 0
+        hear = partial(self._hear, group)
+        if not quick or not begin_range(_Reading(self), group.first, group.length, hear):
+            transfer(partial(self._read_group, group))
 
-    def _read_group(self, futures: dict[Range, Future[bytes]]) -> None:
-        """Fetch ranges that lie together, and keep each by itself."""
+    def _hear(self, group: _Group, received: Received | None) -> None:
+        """Take what has come; what is not as it should be is left to a thread that may wait."""
+        answer = None if received is None else received.answer
+        trouble = None if received is None else received.trouble
+        data = b""
+        if answer is not None:
+            try:
+                data = self._taken(answer)
+            except StoreError as error:
+                trouble = error
+        if len(data) == group.length:
+            self._settle(group, data)
+        else:
+            transfer(partial(self._read_group, group, trouble))
+
+    def _read_group(self, group: _Group, trouble: Exception | None = None) -> None:
+        """Fetch ranges that lie together."""
         try:
-            first = min(begin for begin, _ in futures)
-            end = max(begin + length for begin, length in futures)
-            data = self._fetch(first, end - first)
-            if len(data) < end - first:
+            data = self._fetch(group.first, group.length, trouble)
+            if len(data) < group.length:
                 raise StoreError(
                     f"An object is cut off: it has {self._size} bytes.",
                     object=self.uri,
-                    range=f"bytes {first} to {end}",
+                    range=f"bytes {group.first} to {group.first + group.length}",
                 )
-            for (begin, length), future in futures.items():
-                piece = data[begin - first : begin - first + length]
-                if self._cache is not None:
-                    self._cache.put(self.identity, begin, piece)
-                future.set_result(piece)
         except BaseException as error:
-            for future in futures.values():
-                if not future.done():
-                    future.set_exception(error)
-        finally:
-            with self._lock:
-                for part, future in futures.items():
-                    if self._ahead.get(part) is future:
-                        del self._ahead[part]
+            self._forget(group)
+            for future in group.futures.values():
+                future.set_exception(error)
+        else:
+            self._settle(group, data)
+
+    def _settle(self, group: _Group, data: bytes) -> None:
+        """Keep each range by itself, and hand it to those who wait for it."""
+        for (begin, length), future in group.futures.items():
+            piece = data[begin - group.first : begin - group.first + length]
+            if self._cache is not None:
+                self._cache.put(self.identity, begin, piece)
+            future.set_result(piece)
+        self._forget(group)
+
+    def _forget(self, group: _Group) -> None:
+        with self._lock:
+            for part, future in group.futures.items():
+                if self._ahead.get(part) is future:
+                    del self._ahead[part]
 
 
 class FarSlice:
@@ -267,6 +307,15 @@ class FarSlice:
         return self._whole.begin([(self._begin + offset, length) for offset, length in ranges])
 
 
+class _Group:
+    """Ranges that lie together, for those who wait for them."""
+
+    def __init__(self, futures: dict[Range, Future[bytes]]) -> None:
+        self.futures = futures
+        self.first = min(begin for begin, _ in futures)
+        self.length = max(begin + length for begin, length in futures) - self.first
+
+
 class _Reading:
     """A file as a transfer sees it."""
 
@@ -276,6 +325,9 @@ class _Reading:
 
     def link(self, *, renew: bool) -> Link | None:
         return self._file._store.link(self._file._name, renew=renew)
+
+    def link_at_hand(self) -> Link | None:
+        return self._file._store.link_at_hand(self._file._name)
 
     def moved(self, link: Link, location: str) -> Link:
         return self._file._store.moved(self._file._name, link, location)

@@ -6,7 +6,6 @@ file, of a server that knows ranges; it is asked for once, and again when it has
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from itertools import islice
@@ -14,18 +13,17 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from demoreel.errors import ArgumentError, DatasetNotFoundError
+from demoreel.storage.far.links import Links
 from demoreel.storage.far.store_calls import Listed
 from demoreel.storage.far.transfer import Link
 from demoreel.storage.hub_calls import Hub, HubUnreachableError, hub_endpoint, is_offline
 from demoreel.storage.hub_revisions import resolve_revision
 from demoreel.storage.lance_places import RemotePlace
-from demoreel.storage.lru import ByteCache
 
 T = TypeVar("T")
 
 _PAGE = 1000
 _LINK_IS_OLD_S = 2400
-_MOST_LINKS = 1 << 14
 _DEFAULT_ENDPOINT = "https://huggingface.co"
 
 
@@ -113,7 +111,7 @@ class HubStore:
         self._known_as = known_as
         # Files of a commit never change, and its servers have different names for their state.
         self.pins = at.kind == "buckets"
-        self._links: ByteCache[str, tuple[float, Link]] = ByteCache(_MOST_LINKS)
+        self._links = Links(_LINK_IS_OLD_S)
         self._sums: dict[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -214,9 +212,9 @@ class HubStore:
 
     def link(self, name: str, *, renew: bool) -> Link:
         """Return where a file is read from: the Hub, until it has named another server."""
-        known = self._links.peek(name)
-        if known is not None and not renew and time.monotonic() - known[0] < _LINK_IS_OLD_S:
-            return known[1]
+        known = None if renew else self.link_at_hand(name)
+        if known is not None:
+            return known
         if is_offline():
             raise HubUnreachableError(
                 "HF_HUB_OFFLINE is set, so the Hub is not asked.",
@@ -230,12 +228,16 @@ class HubStore:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         return Link(f"{endpoint}/{at.kind}/{at.repo_id}/resolve{revision}/{path}", headers)
 
+    def link_at_hand(self, name: str) -> Link | None:
+        """Return where the Hub last said that a file is, if that was not long ago."""
+        return self._links.get(name)
+
     def moved(self, name: str, link: Link, location: str) -> Link:
         """Return where the Hub says that a file is; another server must not see the token."""
         url = urljoin(link.url, location)
         same = urlsplit(url)[:2] == urlsplit(link.url)[:2]
         found = Link(url, link.headers if same else {})
-        self._links.put(name, (time.monotonic(), found), 1)
+        self._links.put(name, found)
         return found
 
     def _ask(self, request: Callable[[Any], T]) -> T:

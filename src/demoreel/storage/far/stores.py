@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import threading
-import time
 from functools import partial
 from typing import Any
 
 from demoreel.errors import AccessError, DatasetNotFoundError, StoreError, TargetExistsError
+from demoreel.storage.far.links import Links
 from demoreel.storage.far.store_calls import Listed, StoreFailure
 from demoreel.storage.far.store_process import ask
 from demoreel.storage.far.threads import transfer
 from demoreel.storage.far.transfer import Link, changed
 from demoreel.storage.lance_places import RemotePlace
-from demoreel.storage.lru import ByteCache
 
 _LINK_LIVES_S = 3600
 _LINK_IS_OLD_S = 3000
-_MOST_LINKS = 1 << 14
 
 
 class ObjectStore:
@@ -34,7 +32,7 @@ class ObjectStore:
 
     def __init__(self, place: RemotePlace) -> None:
         self.place = place
-        self._links: ByteCache[str, tuple[float, Link]] = ByteCache(_MOST_LINKS)
+        self._links = Links(_LINK_IS_OLD_S)
         self._signs = True
 
     def __getstate__(self) -> dict[str, Any]:
@@ -79,9 +77,9 @@ class ObjectStore:
         """Return where an object is read from; None if these credentials cannot sign a link."""
         if not self._signs:
             return None
-        known = self._links.peek(name)
-        if known is not None and not renew and time.monotonic() - known[0] < _LINK_IS_OLD_S:
-            return known[1]
+        known = None if renew else self.link_at_hand(name)
+        if known is not None:
+            return known
         try:
             url = ask("sign", self.place, name, _LINK_LIVES_S)
         except StoreFailure as failure:
@@ -90,8 +88,12 @@ class ObjectStore:
             self._signs = False
             return None
         link = Link(url)
-        self._links.put(name, (time.monotonic(), link), 1)
+        self._links.put(name, link)
         return link
+
+    def link_at_hand(self, name: str) -> Link | None:
+        """Return the link that was signed last, if it still lives."""
+        return self._links.get(name)
 
     def moved(self, name: str, link: Link, location: str) -> Link:
         """Refuse: a store that sends us elsewhere is asked in the wrong region."""

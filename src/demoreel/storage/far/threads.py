@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from demoreel.errors import StoreError
-from demoreel.storage.far.transfer import CONNECTIONS
+from demoreel.storage.far.wire import CONNECTIONS
 from demoreel.storage.forks import renew_in_children
 
 T = TypeVar("T")

@@ -12,22 +12,20 @@ import random
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from demoreel.errors import AccessError, ObjectChangedError, StoreError
 from demoreel.storage.far import wire
+from demoreel.storage.far.at_once import Outcome, at_once
 from demoreel.storage.forks import renew_in_children
 from demoreel.storage.quiet_logs import hide_signatures
 
 if TYPE_CHECKING:
     from urllib3 import PoolManager
-
-CONNECTIONS = 32
-"""Requests that are under way at the same time, in one process."""
 
 _MOST_TRIES = 10
 _FIRST_PAUSE_S = 0.1
@@ -72,6 +70,10 @@ class Source(Protocol):
         """
         ...
 
+    def link_at_hand(self) -> Link | None:
+        """Return where to read, if that is known without waiting for anything."""
+        ...
+
     def moved(self, link: Link, location: str) -> Link:
         """Return where to read when the server says that the object is elsewhere."""
         ...
@@ -108,11 +110,74 @@ class _Again(Exception):
         self.after_s = after_s
 
 
-def read_range(source: Source, begin: int, length: int) -> Answer:
+class Received:
+    """What came of a request that ``begin_range`` made.
+
+    Attributes:
+        answer: The bytes; None if they are not what was asked for.
+        trouble: What ``read_range`` deals with instead.
+    """
+
+    __slots__ = ("answer", "trouble")
+
+    def __init__(self, judge: Callable[[], Answer]) -> None:
+        self.answer: Answer | None = None
+        self.trouble: Exception | None = None
+        try:
+            self.answer = judge()
+        except Exception as error:
+            self.trouble = error
+
+
+def begin_range(
+    source: Source, begin: int, length: int, done: Callable[[Received | None], None]
+) -> bool:
+    """Begin to read a range in the quickest way, if nothing stands against it.
+
+    Args:
+        source: The object; its size is known.
+        begin: The first byte.
+        length: How many, all inside the object.
+        done: Called by another thread, with what came; None if nothing did. It must neither raise
+            nor wait for anything.
+
+    Returns:
+        Whether it has begun; if not, ``done`` is never called.
+    """
+    link = source.link_at_hand()
+    if link is None or _proxy(link.url) is not None:
+        return False
+    try:
+        address, request = wire.question(link.url, _headers(source, link, begin, length))
+    except (wire.NotPlainError, ValueError):
+        return False
+
+    def hear(outcome: Outcome) -> None:
+        judge = partial(_received, source, outcome, begin, length)
+        done(None if outcome is None else Received(judge))
+
+    return at_once.ask(address, request, most_bytes=length, read_s=_read_s(), done=hear)
+
+
+def _received(source: Source, outcome: Outcome, begin: int, length: int) -> Answer:
+    if not isinstance(outcome, wire.Reply):
+        raise _Again(f"the connection failed ({type(outcome).__name__})")
+    return _judged(source, outcome, begin, length)
+
+
+def read_range(
+    source: Source, begin: int, length: int, *, trouble: Exception | None = None
+) -> Answer:
     """Return the bytes from ``begin`` on: ``length`` of them, fewer only where the object ends.
 
     Cost: a request; up to ten where the server is busy or the connection fails, with pauses that
     grow, or that the server asks for.
+
+    Args:
+        source: The object.
+        begin: The first byte.
+        length: How many.
+        trouble: What a first request has met already.
 
     Raises:
         StoreError: The bytes cannot be had; the error names the object and the range.
@@ -123,16 +188,20 @@ def read_range(source: Source, begin: int, length: int) -> Answer:
     tries = 0
     while True:
         try:
+            if trouble is not None:
+                raise trouble
             link = source.link(renew=renew)
             if link is None:
                 return _directly(source, begin, length)
             return _followed(source, link, begin, length)
+        except _Moved:
+            trouble = None  # by asking again it is found out where
         except _Refused as refused:
             if renew:
                 raise _denied(source, refused, begin, length) from None
-            renew = True  # a link does not live for ever
+            renew, trouble = True, None  # a link does not live for ever
         except _Again as again:
-            tries += 1
+            tries, trouble = tries + 1, None
             if tries == _MOST_TRIES:
                 raise StoreError(
                     f"An object cannot be read: {again} ({_MOST_TRIES} tries).",
@@ -186,10 +255,8 @@ def _request(source: Source, link: Link, begin: int, length: int) -> Answer:
         length = min(length, source.size - begin)
     if length <= 0:
         return Answer(b"", source.size or 0, source.etag)
-    headers = {**link.headers, "Range": f"bytes={begin}-{begin + length - 1}"}
-    if source.etag is not None:
-        headers["If-Match"] = f'"{_bare(source.etag)}"'
-    wait_s = float(os.environ.get("DEMOREEL_READ_TIMEOUT") or _READ_S)
+    headers = _headers(source, link, begin, length)
+    wait_s = _read_s()
     try:
         if _proxy(link.url) is None:
             connect_s = min(_CONNECT_S, wait_s)
@@ -205,6 +272,17 @@ def _request(source: Source, link: Link, begin: int, length: int) -> Answer:
     if reply is None:
         return _unusual_request(source, link.url, headers, wait_s, begin, length)
     return _judged(source, reply, begin, length)
+
+
+def _headers(source: Source, link: Link, begin: int, length: int) -> dict[str, str]:
+    headers = {**link.headers, "Range": f"bytes={begin}-{begin + length - 1}"}
+    if source.etag is not None:
+        headers["If-Match"] = f'"{_bare(source.etag)}"'
+    return headers
+
+
+def _read_s() -> float:
+    return float(os.environ.get("DEMOREEL_READ_TIMEOUT") or _READ_S)
 
 
 def _unusual_request(
@@ -391,7 +469,7 @@ def _pool(url: str) -> PoolManager:
     with _pools.lock:
         if proxy not in _pools.by_proxy:
             hide_signatures()
-            options: dict[str, Any] = {"num_pools": 8, "maxsize": CONNECTIONS}
+            options: dict[str, Any] = {"num_pools": 8, "maxsize": wire.CONNECTIONS}
             _pools.by_proxy[proxy] = (
                 urllib3.PoolManager(**options)
                 if proxy is None

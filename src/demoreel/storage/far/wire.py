@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,7 +20,11 @@ from demoreel.storage.forks import renew_in_children
 if TYPE_CHECKING:
     import ssl
 
+CONNECTIONS = 32
+"""Requests that are under way at the same time, in one process."""
+
 _FIRST_READ = 1 << 16
+_LARGEST_READ = 1 << 20
 _LONGEST_HEAD = 1 << 16
 _MOST_IDLE = 64  # connections to one server
 _LONGEST_OTHER = 1 << 20  # bytes of an answer that is not the range that was asked for
@@ -56,7 +61,7 @@ class NotPlainError(Exception):
     """The answer is of a kind that another client understands."""
 
 
-class _Stale(Exception):
+class StaleError(Exception):
     """A connection that was kept open had been closed by the server."""
 
 
@@ -77,18 +82,13 @@ def get(
         ValueError: The address, or the answer, is not of this world.
         NotPlainError: The answer has no length, or the address is of another kind.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in _PLAIN or not parts.hostname:
-        raise NotPlainError
-    address = (parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
-    target = parts.path or "/"
-    request = _request(f"{target}?{parts.query}" if parts.query else target, parts.netloc, headers)
+    address, request = question(url, headers)
     while True:
-        kept = _idle.take(address)
-        line = kept or _Line(address, connect_s)
+        kept = idle.take(address)
+        line = kept or Line(address, connect_s)
         try:
             reply = line.ask(request, most_bytes, read_s)
-        except _Stale:
+        except StaleError:
             line.close()
             if kept is None:
                 raise ConnectionResetError("the server closed the connection") from None
@@ -96,27 +96,53 @@ def get(
         except BaseException:
             line.close()
             raise
-        if line.stays_open:
-            _idle.put(address, line)
-        else:
-            line.close()
+        idle.put(line)
         return reply
 
 
-def _request(target: str, host: str, headers: Mapping[str, str]) -> bytes:
-    lines = [f"GET {target} HTTP/1.1", f"Host: {host.rpartition('@')[2]}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
+def question(url: str, headers: Mapping[str, str]) -> tuple[Address, bytes]:
+    """Return whom to ask, and what to send.
+
+    Raises:
+        ValueError: The address is not of this world.
+        NotPlainError: The address, or what is to be said, is of another kind.
+    """
+    address, begin = _place(url)
+    lines = [begin, *(f"{name}: {value}" for name, value in headers.items())]
     lines += ["Accept-Encoding: identity", "User-Agent: demoreel"]
-    if " " in target or not all(line.isprintable() and line.isascii() for line in lines):
-        raise NotPlainError  # an address that must be quoted, a line end in a value
-    return "\r\n".join((*lines, "", "")).encode("ascii")
+    if not all(line.isprintable() and line.isascii() for line in lines[1:]):
+        raise NotPlainError  # a line end in a value
+    return address, "\r\n".join((*lines, "", "")).encode("ascii")
 
 
-class _Line:
-    """A connection to a server."""
+@lru_cache(1024)  # of an object, many ranges are read
+def _place(url: str) -> tuple[Address, str]:
+    parts = urlsplit(url)
+    if parts.scheme not in _PLAIN or not parts.hostname:
+        raise NotPlainError
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    target = parts.path or "/"
+    target = f"{target}?{parts.query}" if parts.query else target
+    begin = f"GET {target} HTTP/1.1", f"Host: {parts.netloc.rpartition('@')[2]}"
+    if " " in target or not all(line.isprintable() and line.isascii() for line in begin):
+        raise NotPlainError  # an address that must be quoted
+    return (parts.scheme, parts.hostname, port), "\r\n".join(begin)
+
+
+class Line:
+    """A connection to a server.
+
+    Args:
+        address: The server.
+        connect_s: Seconds that a connection may take to be made.
+
+    Attributes:
+        address: The server.
+        stays_open: Whether another request may follow.
+    """
 
     def __init__(self, address: Address, connect_s: float) -> None:
-        scheme, host, port = address
+        scheme, host, port = self.address = address
         plain = socket.create_connection((host, port), connect_s)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket: Any = plain
@@ -129,61 +155,136 @@ class _Line:
         self.stays_open = True
 
     def close(self) -> None:
+        """Close it."""
         self._socket.close()
 
-    def ask(self, request: bytes, most_bytes: int, read_s: float) -> Reply:
-        self._socket.settimeout(read_s)
-        try:
-            self._socket.sendall(request)
-            data = self._socket.recv(_FIRST_READ)
-        except (ConnectionResetError, BrokenPipeError) as error:
-            raise _Stale from error
-        except OSError as error:
-            if type(error).__name__ == "SSLEOFError":
-                raise _Stale from error
-            raise
-        if not data:
-            raise _Stale
-        end = data.find(b"\r\n\r\n")
-        while end < 0:
-            if len(data) > _LONGEST_HEAD:
-                raise NotPlainError
-            data += self._more()
-            end = data.find(b"\r\n\r\n")
-        status, headers = _head(data[:end])
-        self.stays_open = headers.get("connection", "").lower() != "close"
-        return self._whole(status, headers, data[end + 4 :], most_bytes)
+    def fileno(self) -> int:
+        """Return its number, for the system to watch."""
+        number: int = self._socket.fileno()
+        return number
 
-    def _whole(
-        self, status: int, headers: Mapping[str, str], begun: bytes, most_bytes: int
-    ) -> Reply:
-        length = headers.get("content-length", "0" if status in (204, 304) else "")
-        if not length.isdigit() or "transfer-encoding" in headers:
+    def ask(self, request: bytes, most_bytes: int, read_s: float) -> Reply:
+        """Send a request, and wait for the answer."""
+        self._socket.settimeout(read_s)
+        self._send(request)
+        incoming = Incoming(most_bytes)
+        while True:
+            reply = self._take(incoming)
+            if reply is not None:
+                return reply
+
+    def begin(self, request: bytes) -> None:
+        """Send a request; what comes back is for ``receive``."""
+        self._socket.settimeout(0)
+        self._send(request)
+
+    def receive(self, incoming: Incoming) -> Reply | None:
+        """Take what has come, and return the answer if that was the last of it."""
+        try:
+            while True:
+                reply = self._take(incoming)
+                if reply is not None:
+                    return reply
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            if type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError"):
+                return None
+            raise
+
+    def _send(self, request: bytes) -> None:
+        with _stale():
+            self._socket.sendall(request)
+
+    def _take(self, incoming: Incoming) -> Reply | None:
+        if incoming.begun:
+            data = self._socket.recv(incoming.room)
+            if not data:
+                raise ConnectionError("the answer ended too early")
+        else:
+            with _stale():
+                data = self._socket.recv(incoming.room)
+            if not data:
+                raise StaleError
+        reply = incoming.take(data)
+        if reply is not None:
+            self.stays_open = reply.headers.get("connection", "").lower() != "close"
+        return reply
+
+
+@contextmanager
+def _stale() -> Iterator[None]:
+    """Tell a connection that had been closed before from one that fails."""
+    try:
+        yield
+    except (ConnectionResetError, BrokenPipeError) as error:
+        raise StaleError from error
+    except OSError as error:
+        if type(error).__name__ == "SSLEOFError":
+            raise StaleError from error
+        raise
+
+
+class Incoming:
+    """An answer that comes in pieces.
+
+    Args:
+        most_bytes: How long a part of an object may be.
+
+    Attributes:
+        begun: Whether anything has come.
+        room: How many bytes to take next.
+    """
+
+    __slots__ = ("_head", "_left", "_most", "_parts", "_status", "begun", "room")
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._head: dict[str, str] | None = None
+        self._status = 0
+        self._left = 0
+        self._parts: list[bytes] = []
+        self.begun = False
+        self.room = _FIRST_READ
+
+    def take(self, data: bytes) -> Reply | None:
+        """Take the next piece; return the answer if it is whole.
+
+        Raises:
+            ConnectionError: The server sends more than it should.
+            ValueError: It is no answer.
+            NotPlainError: Another client understands it.
+        """
+        self.begun = True
+        if self._head is None:
+            data = b"".join((*self._parts, data))
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                if len(data) > _LONGEST_HEAD:
+                    raise NotPlainError
+                self._parts = [data]
+                return None
+            self._status, self._head = _head(data[:end])
+            self._left = self._length()
+            self._parts, data = [], data[end + 4 :]
+        self._left -= len(data)
+        if self._left < 0:
+            raise ConnectionError("the server sends more than it said")
+        self._parts.append(data)
+        self.room = min(self._left, _LARGEST_READ)
+        return None if self._left else Reply(self._status, self._head, b"".join(self._parts))
+
+    def _length(self) -> int:
+        assert self._head is not None
+        length = self._head.get("content-length", "0" if self._status in (204, 304) else "")
+        if not length.isdigit() or "transfer-encoding" in self._head:
             raise NotPlainError
         wanted = int(length)
-        if len(begun) > wanted:
-            raise ConnectionError("the server sends more than it said")
-        if status == 206 and wanted > most_bytes:
+        if self._status == 206 and wanted > self._most:
             raise ConnectionError("the server sends more than was asked for")
-        if status != 206 and wanted > _LONGEST_OTHER:
+        if self._status != 206 and wanted > _LONGEST_OTHER:
             raise NotPlainError  # all of an object of which a part was wanted
-        if len(begun) == wanted:
-            return Reply(status, headers, begun)
-        body = bytearray(wanted)
-        body[: len(begun)] = begun
-        rest = memoryview(body)[len(begun) :]
-        while rest:
-            count = self._socket.recv_into(rest)
-            if not count:
-                raise ConnectionError("the answer ended too early")
-            rest = rest[count:]
-        return Reply(status, headers, bytes(body))
-
-    def _more(self) -> bytes:
-        data: bytes = self._socket.recv(_FIRST_READ)
-        if not data:
-            raise ConnectionError("the answer ended too early")
-        return data
+        return wanted
 
 
 def _head(data: bytes) -> tuple[int, dict[str, str]]:
@@ -217,20 +318,23 @@ class _Idle:
     def renew(self) -> None:
         """Begin anew in a forked child: two readers of one connection mix up its answers."""
         self._lock = threading.Lock()
-        self._lines: dict[Address, list[_Line]] = {}
+        self._lines: dict[Address, list[Line]] = {}
 
-    def take(self, address: Address) -> _Line | None:
+    def take(self, address: Address) -> Line | None:
+        """Return a connection to a server; None if all are in use."""
         with self._lock:
             lines = self._lines.get(address)
             return lines.pop() if lines else None
 
-    def put(self, address: Address, line: _Line) -> None:
-        with self._lock:
-            lines = self._lines.setdefault(address, [])
-            if len(lines) < _MOST_IDLE:
-                lines.append(line)
-                return
+    def put(self, line: Line) -> None:
+        """Keep a connection whose answer has come, if another may follow."""
+        if line.stays_open:
+            with self._lock:
+                lines = self._lines.setdefault(line.address, [])
+                if len(lines) < _MOST_IDLE:
+                    lines.append(line)
+                    return
         line.close()
 
 
-_idle = _Idle()
+idle = _Idle()

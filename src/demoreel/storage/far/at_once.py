@@ -1,0 +1,183 @@
+"""Many requests at once over connections that are open: one thread waits for all the answers.
+
+A thread for each request would take its turn at the interpreter with those that decode, three times
+as long as the request itself. Here only what goes well happens; whatever is unusual (no connection
+is open yet, a server that is busy or closes) is handed back, to be done by a thread that may wait.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from demoreel.storage.far.wire import (
+    CONNECTIONS,
+    Address,
+    Incoming,
+    Line,
+    Reply,
+    StaleError,
+    idle,
+)
+from demoreel.storage.forks import renew_in_children
+
+_LOOK_S = 1.0
+
+Outcome = Reply | Exception | None
+"""An answer; what went wrong; or None where the server had closed the connection long ago."""
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """A request, and as much of its answer as has come."""
+
+    address: Address
+    request: bytes
+    most_bytes: int
+    read_s: float
+    done: Callable[[Outcome], None]
+    line: Line | None = None
+    incoming: Incoming | None = None
+    heard_of: float = 0.0
+
+
+class AtOnce:
+    """Requests that are under way. Safe for threads; a forked child has none of them."""
+
+    def __init__(self) -> None:
+        self._poll: Any = None
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin anew in a forked child: its answers come to its parent."""
+        self._poll = None
+        self._lock = threading.Lock()
+        self._under_way: dict[int, _Exchange] = {}
+        self._waiting: deque[_Exchange] = deque()
+        self._some = threading.Event()
+        self._looked = time.monotonic()
+
+    def ask(
+        self,
+        address: Address,
+        request: bytes,
+        *,
+        most_bytes: int,
+        read_s: float,
+        done: Callable[[Outcome], None],
+    ) -> bool:
+        """Begin a request, if a connection is open.
+
+        Args:
+            address: The server.
+            request: What to send.
+            most_bytes: How long the part of an object may be that comes.
+            read_s: Seconds without a byte.
+            done: Called by another thread with what came of it; it must not wait for anything.
+
+        Returns:
+            Whether it has begun; if not, ``done`` is never called.
+        """
+        exchange = _Exchange(address, request, most_bytes, read_s, done)
+        with self._lock:
+            if not self._watches():
+                return False
+            if len(self._under_way) >= CONNECTIONS:
+                self._waiting.append(exchange)
+                return True
+        line = idle.take(address)
+        return line is not None and self._begin(exchange, line)
+
+    def _watches(self) -> bool:
+        """Start the thread, if that has not happened; False where that cannot be."""
+        if self._poll is None and hasattr(select, "epoll"):
+            poll = select.epoll()
+            arguments = (poll, self._some)
+            name = "demoreel-answers"
+            try:
+                threading.Thread(target=self._run, args=arguments, name=name, daemon=True).start()
+            except RuntimeError:  # no more threads
+                return False
+            self._poll = poll
+        return self._poll is not None
+
+    def _begin(self, exchange: _Exchange, line: Line) -> bool:
+        exchange.line, exchange.incoming = line, Incoming(exchange.most_bytes)
+        exchange.heard_of = time.monotonic()
+        try:
+            line.begin(exchange.request)
+        except (StaleError, OSError):  # it was closed long ago, or takes nothing more
+            line.close()
+            return False
+        with self._lock:
+            self._under_way[line.fileno()] = exchange
+            self._poll.register(line.fileno(), select.EPOLLIN)
+            self._some.set()
+        return True
+
+    def _run(self, poll: Any, some: threading.Event) -> None:
+        while True:
+            some.wait()
+            for number, _ in poll.poll(_LOOK_S):
+                exchange = self._under_way.get(number)
+                if exchange is not None:
+                    self._receive(exchange)
+            if time.monotonic() - self._looked > _LOOK_S:
+                self._give_up_on_the_silent()
+            with self._lock:
+                if not self._under_way:
+                    some.clear()
+
+    def _receive(self, exchange: _Exchange) -> None:
+        assert exchange.line is not None
+        assert exchange.incoming is not None
+        exchange.heard_of = time.monotonic()
+        try:
+            reply = exchange.line.receive(exchange.incoming)
+        except StaleError:
+            self._end(exchange, None)
+        except Exception as error:
+            self._end(exchange, error)
+        else:
+            if reply is not None:
+                self._end(exchange, reply)
+
+    def _give_up_on_the_silent(self) -> None:
+        now = self._looked = time.monotonic()
+        for exchange in list(self._under_way.values()):
+            if now - exchange.heard_of > exchange.read_s:
+                self._end(exchange, TimeoutError("the server says nothing"))
+
+    def _end(self, exchange: _Exchange, outcome: Outcome) -> None:
+        line = exchange.line
+        assert line is not None
+        with self._lock:
+            self._poll.unregister(line.fileno())
+            del self._under_way[line.fileno()]
+        if isinstance(outcome, Reply):
+            idle.put(line)
+        else:
+            line.close()
+        self._begin_another()
+        exchange.done(outcome)
+
+    def _begin_another(self) -> None:
+        """Begin one of those that wait; who gets no connection is handed back, not forgotten."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    return
+                exchange = self._waiting.popleft()
+            line = idle.take(exchange.address)
+            if line is not None and self._begin(exchange, line):
+                return
+            exchange.done(None)
+
+
+at_once = AtOnce()

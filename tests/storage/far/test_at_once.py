@@ -1,0 +1,240 @@
+"""Many requests over open connections: answered by one thread, or handed back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from queue import SimpleQueue
+
+import pytest
+
+from demoreel.storage.far import at_once as module
+from demoreel.storage.far import wire
+from demoreel.storage.far.at_once import AtOnce
+from demoreel.storage.far.wire import CONNECTIONS, Reply
+
+BODY = b"0123456789"
+RIGHT = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 10\r\n\r\n" + BODY
+
+
+class Server:
+    """Answers a request once a test lets it, with what the test has put into ``answers``."""
+
+    def __init__(self):
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=CONNECTIONS)
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/object"
+        self.answers = SimpleQueue()
+        self.may = threading.Event()
+        self.may.set()
+        self.connections = 0
+        self.asked = []
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        while True:
+            try:
+                line, _ = self._socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
+
+    def _serve(self, line):
+        with line, contextlib.suppress(OSError):
+            while request := line.recv(65536):
+                self.asked.append(request)
+                self.may.wait(20)
+                answer = RIGHT if self.answers.empty() else self.answers.get()
+                for piece in answer if isinstance(answer, list) else [answer]:
+                    line.sendall(piece)
+                if not answer or not (answer if isinstance(answer, bytes) else RIGHT).endswith(
+                    BODY
+                ):
+                    return
+
+    def open(self, count):
+        """Let so many connections be open, and not in use."""
+        lines = [wire.Line(wire.question(self.url, {})[0], 5) for _ in range(count)]
+        for line in lines:
+            wire.idle.put(line)
+
+    def close(self):
+        self._socket.close()
+
+
+@pytest.fixture
+def server():
+    server = Server()
+    yield server
+    server.may.set()
+    server.close()
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+    return AtOnce()
+
+
+def ask(requests, server, heard, *, read_s=20.0, most_bytes=10):
+    address, request = wire.question(server.url, {"Range": "bytes=0-9"})
+    return requests.ask(address, request, most_bytes=most_bytes, read_s=read_s, done=heard.put)
+
+
+def hear(heard, count=1):
+    return [heard.get(timeout=20) for _ in range(count)]
+
+
+def test_without_an_open_connection_nothing_begins(server, requests):
+    heard = SimpleQueue()
+    assert not ask(requests, server, heard)
+    assert server.connections == 0
+    assert heard.empty()
+
+
+def test_connections_are_used_again(server, requests):
+    server.open(1)
+    heard = SimpleQueue()
+    for _ in range(5):
+        assert ask(requests, server, heard)
+        [reply] = hear(heard)
+        assert (reply.status, reply.read(99)) == (206, BODY)
+    assert server.connections == 1
+    assert all(request.startswith(b"GET /object HTTP/1.1\r\nHost: ") for request in server.asked)
+
+
+def test_an_answer_in_pieces(server, requests):
+    server.open(1)
+    server.answers.put([RIGHT[:20], RIGHT[20:50], RIGHT[50:55], RIGHT[55:]])
+    heard = SimpleQueue()
+    assert ask(requests, server, heard)
+    [reply] = hear(heard)
+    assert reply.read(99) == BODY
+
+
+def test_a_large_answer(server, requests):
+    server.open(1)
+    body = os.urandom(5 << 20) + BODY
+    head = f"HTTP/1.1 206 Partial Content\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    server.answers.put(head + body)
+    heard = SimpleQueue()
+    assert ask(requests, server, heard, most_bytes=len(body))
+    [reply] = hear(heard)
+    assert reply.read(len(body)) == body
+
+
+def test_those_that_are_too_many_wait(server, requests):
+    count = CONNECTIONS
+    server.open(2 * count)
+    server.may.clear()
+    heard = SimpleQueue()
+    assert all(ask(requests, server, heard) for _ in range(3 * count))
+    while len(server.asked) < count:  # all of them arrive, and no more
+        threading.Event().wait(0.01)
+    server.may.set()
+    replies = hear(heard, 3 * count)
+    assert all(isinstance(reply, Reply) for reply in replies)
+    assert all(reply.read(99) == BODY for reply in replies)
+    assert len(server.asked) == 3 * count
+
+
+def test_at_most_so_many_are_under_way(server, requests):
+    server.open(2 * CONNECTIONS)
+    server.may.clear()
+    heard = SimpleQueue()
+    for _ in range(2 * CONNECTIONS):
+        ask(requests, server, heard)
+    assert len(requests._under_way) == CONNECTIONS
+    server.may.set()
+    hear(heard, 2 * CONNECTIONS)
+
+
+def test_a_connection_that_was_closed_long_ago(server, requests):
+    server.open(1)
+    server.answers.put(b"")
+    heard = SimpleQueue()
+    assert ask(requests, server, heard)
+    assert hear(heard) == [None]
+    assert not ask(requests, server, heard)  # it is not used any more
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        RIGHT[:-1],
+        RIGHT[:30],
+        RIGHT + b"more" + BODY,
+        b"HTTP/1.1 206 x\r\nContent-Length: 11\r\n\r\n+" + BODY,
+        b"HTTP/1.1 200 OK\r\n\r\n" + BODY,
+        b"SSH-2.0-OpenSSH\r\n\r\n" + BODY,
+    ],
+    ids=["cut off", "no head", "more than said", "too much", "no length", "no HTTP"],
+)
+def test_answers_that_are_wrong(server, requests, answer):
+    server.open(2)
+    server.answers.put(answer)
+    heard = SimpleQueue()
+    assert ask(requests, server, heard)
+    [outcome] = hear(heard)
+    assert isinstance(outcome, Exception)
+    assert ask(requests, server, heard)
+    assert hear(heard)[0].read(99) == BODY
+
+
+def test_a_server_that_says_nothing(server, requests):
+    server.open(1)
+    server.may.clear()
+    heard = SimpleQueue()
+    assert ask(requests, server, heard, read_s=0.2)
+    assert isinstance(hear(heard)[0], TimeoutError)
+
+
+def test_those_that_wait_are_handed_back_when_connections_fail(server, requests):
+    server.open(CONNECTIONS)
+    server.may.clear()
+    heard = SimpleQueue()
+    count = CONNECTIONS + 40
+    assert all(ask(requests, server, heard) for _ in range(count))
+    for _ in range(CONNECTIONS):
+        server.answers.put(RIGHT[:-3])
+    server.may.set()
+    outcomes = hear(heard, count)
+    assert sum(isinstance(outcome, ConnectionError) for outcome in outcomes) == CONNECTIONS
+    assert outcomes.count(None) == 40
+
+
+def test_a_server_that_closes_after_each_answer(server, requests):
+    server.open(CONNECTIONS)
+    server.may.clear()
+    closing = RIGHT.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    for _ in range(CONNECTIONS):
+        server.answers.put(closing)
+    heard = SimpleQueue()
+    count = CONNECTIONS + 5
+    assert all(ask(requests, server, heard) for _ in range(count))
+    server.may.set()
+    outcomes = hear(heard, count)
+    assert sum(isinstance(outcome, Reply) for outcome in outcomes) == CONNECTIONS
+    assert outcomes.count(None) == 5
+
+
+def test_a_child_that_is_forked_while_answers_are_awaited(server, requests):
+    server.open(2)
+    server.may.clear()
+    heard = SimpleQueue()
+    assert ask(requests, server, heard)
+    child = os.fork()
+    if child == 0:
+        threading.Timer(20, os._exit, [1]).start()
+        own = SimpleQueue()
+        begun_without = ask(requests, server, own)  # it has none of its parent's connections
+        server.may.set()
+        mine = Server()
+        mine.open(1)
+        right = ask(requests, mine, own) and own.get(timeout=20).read(99) == BODY
+        os._exit(0 if right and not begun_without else 2)
+    assert os.waitpid(child, 0)[1] == 0
+    server.may.set()
+    assert hear(heard)[0].read(99) == BODY
