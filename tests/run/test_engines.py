@@ -115,6 +115,24 @@ def test_processes_stay_for_other_runs_and_go_with_the_engine(tmp_path):
     assert not any(map(psutil.pid_exists, waiting))
 
 
+def test_no_more_processes_are_started_than_can_work(tmp_path):
+    before = {process.pid for process in active_children()}
+    engine = LocalEngine(2)
+    assert len(list(engine.run(tasks_in(tmp_path, 40)))) == 40
+    started = {process.pid for process in active_children()} - before
+    assert len(started) == 1  # this process is the other one
+
+
+def test_a_run_that_needs_more_leaves_the_processes_of_another_alone(tmp_path):
+    engine = LocalEngine(2)
+    done = set()
+    for task, _ in engine.run(tasks_in(tmp_path, 6)):
+        done.add(task.name)
+        found = [result["pid"] for _, result in engine.run(tasks_in(tmp_path, 4, long=True))]
+        assert os.getpid() not in found
+    assert len(done) == 6
+
+
 def test_an_engine_serves_again_after_an_error(tmp_path):
     engine = LocalEngine(2)
     with pytest.raises(DemoreelError, match="was killed"):

@@ -247,7 +247,8 @@ class _Finisher:
         write_metadata(plan, stage.dataset, parts_of(plan, stage), rows, engine=self._engine)
         self._written = True
         if self._verification != "none":
-            verify_rows(plan, open_reader(stage.dataset), rows, full=self._verification == "full")
+            result, full = open_reader(stage.dataset), self._verification == "full"
+            verify_rows(plan, result, rows, full=full, engine=self._engine)
 
     def _rows_written(self) -> Written:
         plan, stage = self._plan, self._stage

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 from demoreel.edit.encode.check import is_encoded, shows_the_same
 from demoreel.edit.pace import Frames
 from demoreel.edit.plan import Plan
-from demoreel.edit.written import Written
+from demoreel.edit.written import Written, shared_out
 from demoreel.errors import ConversionError
 from demoreel.layouts.base import Clip as Place
 from demoreel.layouts.base import Column, Reader
+from demoreel.model import Feature
+from demoreel.run.task import Engine, Task
 
 Verify = Literal["ends", "full", "none"]
 """How much is compared: the first and last frame of every clip, every frame, or nothing."""
 
+_MANY = 1 << 20  # rows, whose numbers take longer to read than a process to start
+_NUMBERED = ("episode_index", "frame_index", "index", "task_index")
 
-def verify_rows(plan: Plan, result: Reader, rows: Written, *, full: bool) -> None:
+
+def verify_rows(
+    plan: Plan, result: Reader, rows: Written, *, full: bool, engine: Engine | None = None
+) -> None:
     """Check that the result's rows are numbered as planned; in full, compare all values.
 
     Cost: reads four columns; in full, all rows twice.
@@ -28,13 +36,14 @@ def verify_rows(plan: Plan, result: Reader, rows: Written, *, full: bool) -> Non
         result: The result, open.
         rows: Its rows.
         full: Whether to compare all values.
+        engine: What shares the reading of numbers out; None is this process.
 
     Raises:
         ConversionError: Something is not what it should be.
     """
     _same("episodes", len(result.episodes), len(plan.clips))
     _same("frames", result.episodes.total_frames, int(plan.start[-1]))
-    _check_numbers(plan, rows, set(result.tasks))
+    _check_numbers(plan, rows, set(result.tasks), engine)
     for number in range(len(plan.clips) if full else 0):
         _check_values(plan, result, number)
 
@@ -91,26 +100,55 @@ def _packet(place: Place, frame: int) -> bytes:
     return place.video.file.read(int(index.offset[packet]), int(index.size[packet]))
 
 
-def _check_numbers(plan: Plan, rows: Written, tasks: set[int]) -> None:
+def _check_numbers(plan: Plan, rows: Written, tasks: set[int], engine: Engine | None) -> None:
     """Check what was renumbered."""
     _same("rows", rows.frames, int(plan.start[-1]))
-    keys = ("episode_index", "frame_index", "index", "task_index")
-    at = 0
-    for part in rows.portions([plan.info.features[key] for key in keys]):
-        index = np.arange(at, at + len(part["index"]))
-        episode = np.searchsorted(plan.start, index, side="right") - 1
-        wanted = {
-            "episode_index": episode,
-            "frame_index": index - plan.start[episode],
-            "index": index,
-        }
+    features = [plan.info.features[key] for key in _NUMBERED]
+    parts = shared_out(rows, engine) if rows.frames >= _MANY else [rows]
+    if engine is None or len(parts) == 1:
+        check_numbers(rows, features, 0, plan.start, tasks)
+        return
+    first = np.cumsum([0, *(part.frames for part in parts)]).tolist()
+    work = [
+        Task(
+            f"numbers-{number:05d}",
+            check_numbers,
+            (part, features, first[number], plan.start, tasks),
+            weight=part.frames,
+        )
+        for number, part in enumerate(parts)
+    ]
+    for _ in engine.run(work):
+        pass
+
+
+def check_numbers(
+    rows: Written, features: Sequence[Feature], first: int, start: np.ndarray, tasks: set[int]
+) -> dict[str, Any]:
+    """Check some consecutive rows: a task's work.
+
+    Args:
+        rows: The rows.
+        features: The columns that were renumbered.
+        first: Where the first of these rows stands in the result.
+        start: Where each episode of the result is to begin, and the last to end.
+        tasks: The numbers that tasks have.
+
+    Raises:
+        ConversionError: A number is not as planned.
+    """
+    for part in rows.portions(features):
+        index = np.arange(first, first + len(part["index"]))
+        episode = np.searchsorted(start, index, side="right") - 1
+        wanted = {"episode_index": episode, "frame_index": index - start[episode], "index": index}
         for key, values in wanted.items():
             if not np.array_equal(part[key].reshape(-1), values):
                 raise ConversionError(f"The column {key!r} of the result is not as planned.")
         unknown = set(np.unique(part["task_index"]).tolist()) - tasks
         if unknown:
             raise ConversionError(f"Rows name task {unknown.pop()}, which there is none of.")
-        at += len(index)
+        first += len(index)
+    return {}
 
 
 def _check_values(plan: Plan, result: Reader, number: int) -> None:

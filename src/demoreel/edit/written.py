@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 
 from demoreel.layouts import arrow_in
 from demoreel.model import Feature
+from demoreel.run.task import Engine
 from demoreel.storage.lance_tables import LanceTable
 
 _ROWS = 1 << 16
+_SHARES = 3  # for each job, so that nobody waits long for the slowest
 
 
 class Written(Protocol):
@@ -43,6 +45,12 @@ class Written(Protocol):
         Portions of all of them are portions of the parts, one part after the other.
         """
         ...
+
+
+def shared_out(rows: Written, engine: Engine | None) -> Sequence[Written]:
+    """Return rows in parts for the processes of an engine; in one where it has none."""
+    jobs: int = getattr(engine, "jobs", 1)
+    return rows.divided(_SHARES * jobs) if jobs > 1 else [rows]
 
 
 class ParquetTables:

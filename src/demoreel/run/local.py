@@ -37,6 +37,7 @@ class LocalEngine:
             raise ArgumentError(f"jobs must be at least 1, not {jobs}.")
         self.jobs = jobs
         self._pool: ProcessPoolExecutor | None = None
+        self._processes = 0
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         """Yield each task and its result as they end; raise what the first to fail raises.
@@ -49,14 +50,12 @@ class LocalEngine:
         if min(self.jobs, len(tasks)) < 2:
             yield from _here(tasks)
             return
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn"))
-            # At once, and not when the last of its futures is let go of.
-            weakref.finalize(self, self._pool.shutdown, wait=False)
-        handout = _Handout(tasks, self._pool)
+        helps = not any(task.long for task in tasks)
+        processes = self.jobs - helps
+        pool = self._pool_of(processes)
+        handout = _Handout(tasks, pool)
         try:
-            helps = not any(task.long for task in tasks)
-            yield from handout.results(self.jobs - helps, helps=helps)
+            yield from handout.results(processes, helps=helps)
         except BrokenProcessPool as error:
             raise DemoreelError(
                 "A process that worked on the tasks was killed.",
@@ -64,13 +63,22 @@ class LocalEngine:
             ) from error
         finally:
             if handout.stop():
-                self._dismiss()
+                # What they are doing is waited for: after an error nobody writes any more.
+                pool.shutdown()
+                self._pool = None if pool is self._pool else self._pool
 
-    def _dismiss(self) -> None:
-        """Let the processes go, and wait for what they are doing: after an error nobody writes."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+    def _pool_of(self, processes: int) -> ProcessPoolExecutor:
+        """Return a pool of at least so many, and no more than were ever needed.
+
+        An executor that may have one more starts it as soon as the first has done something.
+        """
+        if self._pool is None or self._processes < processes:
+            # Another run may still be using the one that was there.
+            self._pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+            self._processes = processes
+            # At once, and not when the last of its futures is let go of.
+            weakref.finalize(self, self._pool.shutdown, wait=False)
+        return self._pool
 
 
 def _here(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from demoreel.edit.statistics.exact import Exact
-from demoreel.edit.written import Written
+from demoreel.edit.written import Written, shared_out
 from demoreel.model import Feature, Stats
 from demoreel.run.task import Engine, Task
 
 _DIMENSIONS = 32  # that are looked at together: each takes up to 8 MB in the second pass
-_SHARES = 2  # for each job, so that nobody waits long for the slowest
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,7 @@ def _stats_of(
     rows: Written, group: Sequence[Some], engine: Engine | None
 ) -> list[dict[str, np.ndarray]]:
     exact = [Exact(_width(some.feature)) for some in group]
-    jobs = getattr(engine, "jobs", 1)
-    shares = rows.divided(_SHARES * jobs) if jobs > 1 else [rows]
+    shares = shared_out(rows, engine)
     while undone := [at for at, each in enumerate(exact) if not each.known]:
         wanted, open_ones = [group[at] for at in undone], [exact[at] for at in undone]
         if engine is None or len(shares) == 1:
