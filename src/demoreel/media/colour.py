@@ -3,19 +3,23 @@
 Pictures are handed out as channels, height, width. swscale writes RGB planes (``gbrp``) straight
 from 8-bit 4:2:0 video faster than it writes packed ``rgb24``, and then no transpose is needed; but
 the packed conversion is the one whose bytes everyone else's pictures have. So planes are used only
-where this machine's swscale is seen to give the very same bytes.
+where this machine's swscale is seen to give the very same bytes; and so is the shorter way, which
+lets it write them into the array itself.
 """
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import av
 import numpy as np
 from av.video.reformatter import Interpolation, VideoReformatter
+
+from demoreel.media.straight import Kind, Straight, fits
 
 _PLANAR_CANDIDATES = frozenset({"yuv420p", "yuvj420p", "yuv422p", "yuv444p"})
 _MOST_REFORMATTERS = 16
@@ -36,17 +40,30 @@ class Painter:
 
     def __init__(self) -> None:
         self._reformatters: OrderedDict[tuple[object, ...], VideoReformatter] = OrderedDict()
+        self._straight: dict[Kind, Straight | None] = {}
 
     def paint(self, frame: av.VideoFrame, out: np.ndarray) -> None:
         """Write a frame as RGB into ``out`` (3, height, width; uint8), scaling to its size."""
         _, height, width = out.shape
-        scaled = (frame.height, frame.width) != (height, width)
-        if scaled or _planes_are_exact(
-            frame.format.name, width, height, int(frame.color_range), int(frame.colorspace)
-        ):
+        if (frame.height, frame.width) != (height, width):
+            self._planes(frame, out, height, width)
+            return
+        form, color_range, space = frame.format.name, frame.color_range, frame.colorspace
+        kind = Kind(form, width, height, int(color_range), int(space))
+        straight = self._straight_for(kind) if fits(out) else None
+        if straight is not None:
+            straight.paint(frame, out)
+        elif _planes_are_exact(kind):
             self._planes(frame, out, height, width)
         else:
             out[...] = self._packed(frame, height, width).transpose(2, 0, 1)
+
+    def _straight_for(self, kind: Kind) -> Straight | None:
+        if kind not in self._straight:
+            if len(self._straight) >= _MOST_REFORMATTERS:
+                self._straight.clear()
+            self._straight[kind] = Straight(kind) if _straight_is_exact(kind) else None
+        return self._straight[kind]
 
     def packed(self, frame: av.VideoFrame) -> np.ndarray:
         """Return a frame as RGB (height, width, 3; uint8), the same pixels as ``paint`` gives."""
@@ -109,22 +126,36 @@ def _rows(plane: av.video.plane.VideoPlane, height: int, width: int) -> np.ndarr
 
 
 @lru_cache(maxsize=64)
-def _planes_are_exact(form: str, width: int, height: int, color_range: int, space: int) -> bool:
+def _planes_are_exact(kind: Kind) -> bool:
     """Compare both conversions on noise of the very same geometry; some milliseconds, once."""
-    # Where they differ by one in one pixel of hundreds, a small picture may not show it.
-    trials = -(-_PIXELS_TO_COMPARE // (width * height))
-    if form not in _PLANAR_CANDIDATES or trials > _MOST_TRIALS:
+    return _agrees(kind, lambda noise, out: Painter()._planes(noise, out, *out.shape[1:]))
+
+
+@lru_cache(maxsize=64)
+def _straight_is_exact(kind: Kind) -> bool:
+    """Compare the conversion into an array with PyAV's, likewise."""
+    try:
+        straight = Straight(kind)
+    except NotImplementedError:
         return False
-    return all(_agree_on_noise(form, width, height, color_range, space) for _ in range(trials))
+    return _agrees(kind, straight.paint)
 
 
-def _agree_on_noise(form: str, width: int, height: int, color_range: int, space: int) -> bool:
-    noise = av.VideoFrame(width, height, form)
+def _agrees(kind: Kind, paint: Callable[[av.VideoFrame, np.ndarray], None]) -> bool:
+    """Whether a conversion gives what everyone else's gives."""
+    # Where they differ by one in one pixel of hundreds, a small picture may not show it.
+    trials = -(-_PIXELS_TO_COMPARE // (kind.width * kind.height))
+    if kind.form not in _PLANAR_CANDIDATES or trials > _MOST_TRIALS:
+        return False
+    return all(_agrees_on_noise(kind, paint) for _ in range(trials))
+
+
+def _agrees_on_noise(kind: Kind, paint: Callable[[av.VideoFrame, np.ndarray], None]) -> bool:
+    noise = av.VideoFrame(kind.width, kind.height, kind.form)
     for plane in noise.planes:
         plane.update(os.urandom(plane.buffer_size))
-    noise.color_range = color_range
-    noise.colorspace = space
-    painter = Painter()
-    planes = np.empty((3, height, width), dtype=np.uint8)
-    painter._planes(noise, planes, height, width)
-    return bool(np.array_equal(planes.transpose(1, 2, 0), painter.packed(noise)))
+    noise.color_range = kind.color_range
+    noise.colorspace = kind.space
+    planes = np.empty((3, kind.height, kind.width), dtype=np.uint8)
+    paint(noise, planes)
+    return bool(np.array_equal(planes.transpose(1, 2, 0), Painter().packed(noise)))

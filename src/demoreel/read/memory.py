@@ -16,6 +16,7 @@ import numpy as np
 _WORTH_KEEPING = 1 << 20
 _MOST_KEPT = 1 << 30
 _MOST_BLOCKS = 8
+_ALIGNMENT = 64
 
 
 class Recycler:
@@ -47,7 +48,7 @@ class Recycler:
                 if block.nbytes == size:
                     self._remove(block)
                     return block
-        return np.empty(size, np.uint8)
+        return _fresh(size)
 
     def _remove(self, block: np.ndarray) -> None:
         self._free = deque(other for other in self._free if other is not block)
@@ -60,3 +61,10 @@ class Recycler:
                 or sum(kept.nbytes for kept in self._free) > _MOST_KEPT
             ):
                 self._free.popleft()
+
+
+def _fresh(size: int) -> np.ndarray:
+    """Return bytes that begin where processors like rows of pixels to begin."""
+    block = np.empty(size + _ALIGNMENT, np.uint8)
+    skipped = -int(block.__array_interface__["data"][0]) % _ALIGNMENT
+    return block[skipped : skipped + size]
