@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
@@ -37,10 +37,12 @@ class S3Server:
 
     Args:
         folder: An empty folder for what the server keeps. It is not removed.
+        certificate: Files with a certificate and its key: then the server also encrypts.
 
     Attributes:
         bucket: The name of the bucket that is there.
         endpoint: The server's URL.
+        secure_endpoint: Its other URL, if it has a certificate.
 
     Raises:
         MissingExtraError: There is no ``weed`` on this machine.
@@ -48,12 +50,16 @@ class S3Server:
 
     bucket = "robots"
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(
+        self, folder: str | Path, *, certificate: tuple[str | Path, str | Path] | None = None
+    ) -> None:
         self._folder = Path(folder).resolve()
+        self._certificate = certificate
         self._binary = _find_binary()
         self._server: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self._ports: list[int] = []
+        self._secure_port = 0
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -80,6 +86,12 @@ class S3Server:
     def endpoint(self) -> str:
         """The server's URL."""
         return f"http://127.0.0.1:{self._ports[-1]}"
+
+    @property
+    def secure_endpoint(self) -> str:
+        """The URL at which the server encrypts."""
+        assert self._certificate is not None, "it was given no certificate"
+        return f"https://127.0.0.1:{self._secure_port}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -167,7 +179,7 @@ class S3Server:
         data.mkdir(parents=True)
         config = self._folder / "s3.json"
         config.write_text(json.dumps(_IDENTITIES))
-        self._ports = _free_ports(2 * len(_ROLES))
+        *self._ports, self._secure_port = _free_ports(2 * len(_ROLES) + 1)
         kinds = [f"-{role}.port{kind}" for role in _ROLES for kind in (".grpc", "")]
         with open(self._folder / "log", "ab") as log:
             self._server = subprocess.Popen(
@@ -184,6 +196,7 @@ class S3Server:
                     *("-s3.cacheCapacityMB=512", "-filer.maxMB=2"),
                     f"-filer.localSocket={data / 'filer.sock'}",
                     f"-s3.localSocket={data / 's3.sock'}",
+                    *self._encryption(),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -197,6 +210,13 @@ class S3Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+
+    def _encryption(self) -> Sequence[str]:
+        if self._certificate is None:
+            return []
+        certificate, key = (Path(path).resolve() for path in self._certificate)
+        secure = f"-s3.port.https={self._secure_port}"
+        return [secure, f"-s3.cert.file={certificate}", f"-s3.key.file={key}"]
 
     def _waits_for_requests(self) -> bool:
         assert self._server is not None

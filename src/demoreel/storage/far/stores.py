@@ -152,6 +152,7 @@ class ObjectStore:
             return TargetExistsError("Another object has come to be there.", object=where)
         return StoreError(
             f"The store does not answer as it should: {failure}.",
-            hint="check the URI, the endpoint and the network",
+            hint="check the URI, the endpoint and the network; if the server's certificate is your "
+            "own, SSL_CERT_FILE names a file with it",
             object=where,
         )

@@ -268,7 +268,7 @@ def _request(source: Source, link: Link, begin: int, length: int) -> Answer:
     except wire.NotPlainError:
         reply = None
     except (OSError, ValueError) as error:
-        raise _Again(f"the connection failed ({type(error).__name__})") from None
+        raise _failed(source, error, begin, length) from None
     if reply is None:
         return _unusual_request(source, link.url, headers, wait_s, begin, length)
     return _judged(source, reply, begin, length)
@@ -310,8 +310,20 @@ def _unusual_request(
             else:  # what is left of the answer would be taken for the next one
                 response.close()
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        # By its kind only: what it says may hold the link.
-        raise _Again(f"the connection failed ({type(error).__name__})") from None
+        raise _failed(source, error, begin, length) from None
+
+
+def _failed(source: Source, error: Exception, begin: int, length: int) -> Exception:
+    """Return what to raise when a connection fails; by its kind only: its words may hold a link."""
+    causes = (error, *error.args)
+    if any(type(cause).__name__ == "SSLCertVerificationError" for cause in causes):
+        return StoreError(
+            "An object cannot be read: nobody vouches for the server's certificate.",
+            hint="name a file with the certificates that you trust: SSL_CERT_FILE",
+            object=source.uri,
+            range=_as_words(begin, length),
+        )
+    return _Again(f"the connection failed ({type(error).__name__})")
 
 
 class _Response(Protocol):
