@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import threading
 from queue import SimpleQueue
 
@@ -15,53 +13,41 @@ from demoreel.storage.far import wire
 from demoreel.storage.far.at_once import AtOnce
 from demoreel.storage.far.wire import CONNECTIONS, Reply
 
+from .lines import LineServer
+
 BODY = b"0123456789"
 RIGHT = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 10\r\n\r\n" + BODY
 
 
-class Server:
-    """Answers a request once a test lets it, with what the test has put into ``answers``."""
+class Server(LineServer):
+    """Answers a request once a test lets it, with what the test has put into ``answers``.
+
+    An answer that does not end as it should is the last on its connection.
+    """
 
     def __init__(self):
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=CONNECTIONS)
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/object"
+        super().__init__()
         self.answers = SimpleQueue()
+        self.asked = []
         self.may = threading.Event()
         self.may.set()
-        self.connections = 0
-        self.asked = []
-        threading.Thread(target=self._run, daemon=True).start()
 
-    def _run(self):
-        while True:
-            try:
-                line, _ = self._socket.accept()
-            except OSError:
+    def serve(self, line):
+        while request := line.recv(65536):
+            self.asked.append(request)
+            self.may.wait(20)
+            answer = RIGHT if self.answers.empty() else self.answers.get()
+            pieces = answer if isinstance(answer, list) else [answer]
+            for piece in pieces:
+                line.sendall(piece)
+            if not pieces[-1].endswith(BODY[-5:]):
                 return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
-
-    def _serve(self, line):
-        with line, contextlib.suppress(OSError):
-            while request := line.recv(65536):
-                self.asked.append(request)
-                self.may.wait(20)
-                answer = RIGHT if self.answers.empty() else self.answers.get()
-                for piece in answer if isinstance(answer, list) else [answer]:
-                    line.sendall(piece)
-                if not answer or not (answer if isinstance(answer, bytes) else RIGHT).endswith(
-                    BODY
-                ):
-                    return
 
     def open(self, count):
         """Let so many connections be open, and not in use."""
         lines = [wire.Line(wire.question(self.url, {})[0], 5) for _ in range(count)]
         for line in lines:
             wire.idle.put(line)
-
-    def close(self):
-        self._socket.close()
 
 
 @pytest.fixture

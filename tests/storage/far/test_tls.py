@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from queue import SimpleQueue
 
@@ -20,6 +17,8 @@ from demoreel.storage.far.at_once import AtOnce
 from demoreel.storage.far.transfer import Link, read_range
 from demoreel.testing import make_dataset
 from demoreel.testing.s3_server import S3Server
+
+from .lines import LineServer
 
 BODY = os.urandom(300_000)
 
@@ -50,46 +49,31 @@ def trusted(certificate, monkeypatch):
     wire._trust.cache_clear()
 
 
-class Server:
+class Server(LineServer):
     """Serves ranges of ``BODY``, encrypted, in small pieces."""
 
     def __init__(self, certificate, closes=False):
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"https://127.0.0.1:{self._socket.getsockname()[1]}/object"
-        self.connections = 0
         self.closes = closes
-        threading.Thread(target=self._run, daemon=True).start()
+        super().__init__()
+        self.url = self.url.replace("http", "https")
 
-    def _run(self):
-        while True:
-            try:
-                plain, _ = self._socket.accept()
-            except OSError:
+    def serve(self, plain):
+        line = self._context.wrap_socket(plain, server_side=True)
+        while request := line.recv(65536):
+            asked = request.decode().partition("bytes=")[2].partition("\r\n")[0]
+            first, last = map(int, asked.split("-"))
+            head = (
+                "HTTP/1.1 206 Partial Content\r\n"
+                f"Content-Range: bytes {first}-{last}/{len(BODY)}\r\n"
+                f"Content-Length: {last - first + 1}\r\nETag: one\r\n\r\n"
+            )
+            answer = head.encode() + BODY[first : last + 1]
+            for at in range(0, len(answer), 5000):
+                line.sendall(answer[at : at + 5000])
+            if self.closes:
                 return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(plain,), daemon=True).start()
-
-    def _serve(self, plain):
-        with plain, contextlib.suppress(OSError):
-            line = self._context.wrap_socket(plain, server_side=True)
-            while request := line.recv(65536):
-                asked = request.decode().partition("bytes=")[2].partition("\r\n")[0]
-                first, last = map(int, asked.split("-"))
-                head = (
-                    "HTTP/1.1 206 Partial Content\r\n"
-                    f"Content-Range: bytes {first}-{last}/{len(BODY)}\r\n"
-                    f"Content-Length: {last - first + 1}\r\nETag: one\r\n\r\n"
-                )
-                answer = head.encode() + BODY[first : last + 1]
-                for at in range(0, len(answer), 5000):
-                    line.sendall(answer[at : at + 5000])
-                if self.closes:
-                    return
-
-    def close(self):
-        self._socket.close()
 
 
 @pytest.fixture

@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
-import threading
 
 import pytest
 
 from demoreel.storage.far import wire
 from demoreel.storage.far.wire import NotPlainError
 
+from .lines import LineServer
+
 BODY = b"0123456789"
 RIGHT = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 10\r\nETag: x\r\n\r\n" + BODY
 
 
-class Server:
+class Server(LineServer):
     """Sends what a test puts into ``answers``, one for each request; None closes instead."""
 
     def __init__(self):
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/object"
+        super().__init__()
         self.answers = []
         self.asked = []
-        self.connections = 0
-        threading.Thread(target=self._run, daemon=True).start()
 
-    def _run(self):
-        while True:
-            try:
-                line, _ = self._socket.accept()
-            except OSError:
+    def serve(self, line):
+        while request := line.recv(65536):
+            self.asked.append(request)
+            answer = self.answers.pop(0) if self.answers else RIGHT
+            if answer is None:
                 return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
-
-    def _serve(self, line):
-        with line, contextlib.suppress(OSError):
-            while request := line.recv(65536):
-                self.asked.append(request)
-                answer = self.answers.pop(0) if self.answers else RIGHT
-                if answer is None:
-                    return
-                line.sendall(answer)
-                if b"Connection: close" in answer or not answer.endswith(BODY):
-                    return
-
-    def close(self):
-        self._socket.close()
+            line.sendall(answer)
+            if b"Connection: close" in answer or not answer.endswith(BODY):
+                return
 
 
 @pytest.fixture
