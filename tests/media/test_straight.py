@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import subprocess
 import sys
@@ -60,6 +61,28 @@ def test_cameras_frames_go_this_way(monkeypatch):
     frame, out = noise(kind), np.empty((3, 480, 640), np.uint8)
     Painter().paint(frame, out)
     assert np.array_equal(out.transpose(1, 2, 0), frame.to_ndarray(format="rgb24"))
+
+
+@pytest.mark.parametrize("order", ["progressive", "tff", "bff"])
+def test_interlaced_frames_are_left_to_pyav(order):
+    """PyAV converts their fields one by one, and noise does not tell."""
+    kind, film = Kind("yuv420p", 128, 64, 1, 2), io.BytesIO()
+    with av.open(film, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=30)
+        stream.width, stream.height, stream.pix_fmt = kind.width, kind.height, kind.form
+        stream.options = {"crf": "5", "x264-params": "" if order == "progressive" else f"{order}=1"}
+        for seed in range(3):
+            container.mux(stream.encode(noise(kind, seed)))
+        container.mux(stream.encode())
+    film.seek(0)
+    with av.open(film) as container:
+        frames = list(container.decode(video=0))
+    assert len(frames) == 3
+    assert all(frame.interlaced_frame == (order != "progressive") for frame in frames)
+    for frame in frames:
+        out = np.empty((3, kind.height, kind.width), np.uint8)
+        Painter().paint(frame, out)
+        assert np.array_equal(out.transpose(1, 2, 0), frame.to_ndarray(format="rgb24"))
 
 
 def test_nothing_is_written_beside_the_array():

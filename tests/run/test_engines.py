@@ -133,6 +133,19 @@ def test_a_run_that_needs_more_leaves_the_processes_of_another_alone(tmp_path):
     assert len(done) == 6
 
 
+def test_processes_that_were_too_few_go_when_nobody_uses_them(tmp_path):
+    before = {process.pid for process in active_children()}
+    engine = LocalEngine(3)
+    assert len(list(engine.run(tasks_in(tmp_path, 8)))) == 8  # by two, and this one
+    few = {process.pid for process in active_children()} - before
+    assert len(list(engine.run(tasks_in(tmp_path, 8, long=True)))) == 8
+    until = time.monotonic() + 60
+    while any(map(psutil.pid_exists, few)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert few
+    assert not any(map(psutil.pid_exists, few))
+
+
 def test_an_engine_serves_again_after_an_error(tmp_path):
     engine = LocalEngine(2)
     with pytest.raises(DemoreelError, match="was killed"):

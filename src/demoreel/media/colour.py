@@ -50,7 +50,9 @@ class Painter:
             return
         form, color_range, space = frame.format.name, frame.color_range, frame.colorspace
         kind = Kind(form, width, height, int(color_range), int(space))
-        straight = self._straight_for(kind) if fits(out) else None
+        # PyAV converts the two fields of an interlaced frame by themselves.
+        usual = fits(out) and not frame.interlaced_frame
+        straight = self._straight_for(kind) if usual else None
         if straight is not None:
             straight.paint(frame, out)
         elif _planes_are_exact(kind):

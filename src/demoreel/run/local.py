@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -38,6 +38,7 @@ class LocalEngine:
         self.jobs = jobs
         self._pool: ProcessPoolExecutor | None = None
         self._processes = 0
+        self._runs: Counter[ProcessPoolExecutor] = Counter()
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         """Yield each task and its result as they end; raise what the first to fail raises.
@@ -53,6 +54,7 @@ class LocalEngine:
         helps = not any(task.long for task in tasks)
         processes = self.jobs - helps
         pool = self._pool_of(processes)
+        self._runs[pool] += 1
         handout = _Handout(tasks, pool)
         try:
             yield from handout.results(processes, helps=helps)
@@ -66,6 +68,14 @@ class LocalEngine:
                 # What they are doing is waited for: after an error nobody writes any more.
                 pool.shutdown()
                 self._pool = None if pool is self._pool else self._pool
+            self._runs[pool] -= 1
+            self._let_go_of_unused(pool)
+
+    def _let_go_of_unused(self, pool: ProcessPoolExecutor) -> None:
+        """Let processes go that no run needs now, and no later one would get."""
+        if pool is not self._pool and not self._runs[pool]:
+            del self._runs[pool]
+            pool.shutdown(wait=False)
 
     def _pool_of(self, processes: int) -> ProcessPoolExecutor:
         """Return a pool of at least so many, and no more than were ever needed.
@@ -73,9 +83,13 @@ class LocalEngine:
         An executor that may have one more starts it as soon as the first has done something.
         """
         if self._pool is None or self._processes < processes:
-            # Another run may still be using the one that was there.
-            self._pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+            before, self._pool = (
+                self._pool,
+                ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")),
+            )
             self._processes = processes
+            if before is not None:  # another run may still be using it
+                self._let_go_of_unused(before)
             # At once, and not when the last of its futures is let go of.
             weakref.finalize(self, self._pool.shutdown, wait=False)
         return self._pool

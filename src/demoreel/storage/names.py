@@ -10,7 +10,7 @@ def leads_elsewhere(name: str) -> bool:
     """Whether a file of this name could lie outside the folder that it is put into."""
     parts = name.split("/")
     odd = any(part in ("", ".", "..") for part in parts) or "\\" in name or "\0" in name
-    return odd or ":" in parts[0]  # on some systems, a drive
+    return odd or parts[0][1:2] == ":"  # on some systems, a drive
 
 
 def is_hidden(name: str) -> bool:

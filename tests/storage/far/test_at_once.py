@@ -153,10 +153,8 @@ def test_a_connection_that_was_closed_long_ago(server, requests):
         RIGHT[:30],
         RIGHT + b"more" + BODY,
         b"HTTP/1.1 206 x\r\nContent-Length: 11\r\n\r\n+" + BODY,
-        b"HTTP/1.1 200 OK\r\n\r\n" + BODY,
-        b"SSH-2.0-OpenSSH\r\n\r\n" + BODY,
     ],
-    ids=["cut off", "no head", "more than said", "too much", "no length", "no HTTP"],
+    ids=["cut off", "no head", "more than said", "too much"],
 )
 def test_answers_that_are_wrong(server, requests, answer):
     server.open(2)
@@ -165,6 +163,73 @@ def test_answers_that_are_wrong(server, requests, answer):
     assert ask(requests, server, heard)
     [outcome] = hear(heard)
     assert isinstance(outcome, Exception)
+    assert ask(requests, server, heard)
+    assert hear(heard)[0].read(99) == BODY
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"HTTP/1.1 200 OK\r\n\r\n" + BODY, b"SSH-2.0-OpenSSH\r\n\r\n" + BODY],
+    ids=["no length", "no HTTP"],
+)
+def test_answers_for_another_client_are_handed_back(server, requests, answer):
+    server.open(1)
+    server.answers.put(answer)
+    heard = SimpleQueue()
+    assert ask(requests, server, heard)
+    assert hear(heard) == [None]
+
+
+def test_a_server_that_is_busy_is_left_in_peace(server, requests):
+    server.open(CONNECTIONS)
+    server.may.clear()
+    heard = SimpleQueue()
+    count = CONNECTIONS + 3
+    assert all(ask(requests, server, heard) for _ in range(count))
+    address = wire.question(server.url, {})[0]
+    requests.let_rest(address, 3600)
+    requests.let_rest(address, 0.001)  # a shorter one does not end the other
+    server.may.set()
+    outcomes = hear(heard, count)
+    assert outcomes.count(None) == 3  # those that waited are not sent
+    assert not ask(requests, server, heard)
+    other = Server()
+    other.open(1)
+    assert ask(requests, other, heard)
+    assert hear(heard)[0].read(99) == BODY
+    other.close()
+    requests._resting[address] = 0.0  # an hour later
+    assert ask(requests, server, heard)
+    assert hear(heard)[0].read(99) == BODY
+
+
+def test_whoever_cannot_take_an_answer_does_not_stop_others(server, requests):
+    server.open(2)
+    address, request = wire.question(server.url, {"Range": "bytes=0-9"})
+    told = threading.Event()
+
+    def fail(outcome):
+        told.set()
+        raise RuntimeError("no more threads")
+
+    assert requests.ask(address, request, most_bytes=10, read_s=20, done=fail)
+    assert told.wait(20)
+    heard = SimpleQueue()
+    assert ask(requests, server, heard)
+    assert hear(heard)[0].read(99) == BODY
+
+
+def test_a_thread_that_meets_the_unexpected_goes_on(server, requests, monkeypatch):
+    server.open(2)
+    server.may.clear()
+    heard = SimpleQueue()
+    assert ask(requests, server, heard)
+    monkeypatch.setattr(
+        AtOnce, "_give_up_on_the_silent", lambda self: (_ for _ in ()).throw(MemoryError())
+    )
+    assert isinstance(hear(heard)[0], MemoryError)
+    monkeypatch.undo()
+    server.may.set()
     assert ask(requests, server, heard)
     assert hear(heard)[0].read(99) == BODY
 

@@ -105,6 +105,15 @@ def test_faults_on_the_way(uploaded, local_datasets, proxy, tmp_path, monkeypatc
     assert content(tmp_path / "copy") == content(local_datasets("v3.0"))
 
 
+def test_marks_of_folders_and_odd_names_do_no_harm(folder_store, tmp_path):
+    """A store's console makes an object for each folder, and someone has put a log there."""
+    right = content(folder_store.folder)
+    (folder_store.folder / "run_12:30.log").write_text("x")
+    folder_store.lies = [Listed("", 0, None), Listed("meta/", 0, None)]
+    fetch_folder(folder_store, tmp_path / "copy")
+    assert content(tmp_path / "copy") == {**right, "run_12:30.log": b"x"}
+
+
 def test_names_that_lead_elsewhere(folder_store, tmp_path):
     for name in ("../out", "data/../../out", "data//x", "/etc/x", "a\\b"):
         folder_store.lies = [Listed(name, 3, None)]

@@ -10,6 +10,7 @@ import pytest
 
 from demoreel.errors import ObjectChangedError, StoreError
 from demoreel.storage.far import cache as caches
+from demoreel.storage.far import files
 from demoreel.storage.far.cache import RangeCache
 from demoreel.storage.far.files import FarFile, FarSlice, _merged
 from demoreel.storage.far.store_calls import Listed
@@ -210,3 +211,41 @@ def test_a_child_that_is_forked_while_ranges_are_under_way(store):
         assert os.waitpid(child, 0)[1] == 0
     store.gate.set()
     assert waiting[0].result(20) == DATA[:10]
+
+
+def test_what_was_interrupted_can_be_read_again(store, monkeypatch):
+    """Ctrl-C while requests are being sent: nobody may wait for those that were not."""
+    file = file_in(store)
+    begun = []
+
+    def interrupted(group):
+        begun.append(group)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+
+    ranges = [(0, 10), (100_000, 10), (200_000, 10)]
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "_begin_group", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            file.begin(ranges)
+    file._fail(begun[0], KeyboardInterrupt())  # in truth, its answer comes
+    assert not file._ahead
+    assert file.read_ranges(ranges) == [DATA[a : a + n] for a, n in ranges]
+
+
+def test_whatever_goes_wrong_reaches_those_who_wait(store, monkeypatch):
+    file = file_in(store)
+    monkeypatch.setattr(RangeCache, "put", lambda *args: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(MemoryError):
+        file.begin([(500_000, 10)])[0].result(20)
+    assert not file._ahead
+
+
+def test_an_answer_that_comes_twice_is_taken_once(store):
+    file = file_in(store)
+    [future] = file.begin([(0, 10)])
+    assert future.result(20) == DATA[:10]
+    group = files._Group({(0, 10): future})
+    file._settle(group, DATA[:10])
+    file._fail(group, OSError())
+    assert future.result() == DATA[:10]

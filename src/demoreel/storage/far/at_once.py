@@ -7,12 +7,15 @@ is open yet, a server that is busy or closes) is handed back, to be done by a th
 
 from __future__ import annotations
 
+import logging
 import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from demoreel.storage.far.wire import (
@@ -20,6 +23,7 @@ from demoreel.storage.far.wire import (
     Address,
     Incoming,
     Line,
+    NotPlainError,
     Reply,
     StaleError,
     idle,
@@ -27,6 +31,8 @@ from demoreel.storage.far.wire import (
 from demoreel.storage.forks import renew_in_children
 
 _LOOK_S = 1.0
+
+_log = logging.getLogger(__name__)
 
 Outcome = Reply | Exception | None
 """An answer; what went wrong; or None where the server had closed the connection long ago."""
@@ -60,6 +66,7 @@ class AtOnce:
         self._lock = threading.Lock()
         self._under_way: dict[int, _Exchange] = {}
         self._waiting: deque[_Exchange] = deque()
+        self._resting: dict[Address, float] = {}
         self._some = threading.Event()
         self._looked = time.monotonic()
 
@@ -86,7 +93,7 @@ class AtOnce:
         """
         exchange = _Exchange(address, request, most_bytes, read_s, done)
         with self._lock:
-            if not self._watches():
+            if self._rests(address) or not self._watches():
                 return False
             if len(self._under_way) >= CONNECTIONS:
                 self._waiting.append(exchange)
@@ -94,15 +101,30 @@ class AtOnce:
         line = idle.take(address)
         return line is not None and self._begin(exchange, line)
 
+    def let_rest(self, address: Address, seconds: float) -> None:
+        """Begin nothing with a server that is busy, for so long.
+
+        Those who wait, and who then ask one at a time each, are fewer.
+        """
+        with self._lock:
+            until = time.monotonic() + seconds
+            self._resting[address] = max(until, self._resting.get(address, 0.0))
+
+    def _rests(self, address: Address) -> bool:
+        until = self._resting.get(address)
+        if until is not None and until <= time.monotonic():
+            del self._resting[address]
+            return False
+        return until is not None
+
     def _watches(self) -> bool:
         """Start the thread, if that has not happened; False where that cannot be."""
         if self._poll is None and hasattr(select, "epoll"):
-            poll = select.epoll()
-            arguments = (poll, self._some)
-            name = "demoreel-answers"
             try:
-                threading.Thread(target=self._run, args=arguments, name=name, daemon=True).start()
-            except RuntimeError:  # no more threads
+                poll = select.epoll()
+                run = partial(self._run, poll, self._some)
+                threading.Thread(target=run, name="demoreel-answers", daemon=True).start()
+            except (RuntimeError, OSError):  # no more threads, or no more files
                 return False
             self._poll = poll
         return self._poll is not None
@@ -116,23 +138,34 @@ class AtOnce:
             line.close()
             return False
         with self._lock:
+            try:
+                self._poll.register(line.fileno(), select.EPOLLIN)
+            except OSError:
+                line.close()
+                return False
             self._under_way[line.fileno()] = exchange
-            self._poll.register(line.fileno(), select.EPOLLIN)
             self._some.set()
         return True
 
     def _run(self, poll: Any, some: threading.Event) -> None:
         while True:
             some.wait()
-            for number, _ in poll.poll(_LOOK_S):
-                exchange = self._under_way.get(number)
-                if exchange is not None:
-                    self._receive(exchange)
-            if time.monotonic() - self._looked > _LOOK_S:
-                self._give_up_on_the_silent()
+            try:
+                self._take_turn(poll)
+            except Exception as error:  # without this thread, all would wait for ever
+                for exchange in list(self._under_way.values()):
+                    self._end(exchange, error)
             with self._lock:
                 if not self._under_way:
                     some.clear()
+
+    def _take_turn(self, poll: Any) -> None:
+        for number, _ in poll.poll(_LOOK_S):
+            exchange = self._under_way.get(number)
+            if exchange is not None:
+                self._receive(exchange)
+        if time.monotonic() - self._looked > _LOOK_S:
+            self._give_up_on_the_silent()
 
     def _receive(self, exchange: _Exchange) -> None:
         assert exchange.line is not None
@@ -140,7 +173,7 @@ class AtOnce:
         exchange.heard_of = time.monotonic()
         try:
             reply = exchange.line.receive(exchange.incoming)
-        except StaleError:
+        except (StaleError, NotPlainError):  # another client, or another try, will do
             self._end(exchange, None)
         except Exception as error:
             self._end(exchange, error)
@@ -158,14 +191,15 @@ class AtOnce:
         line = exchange.line
         assert line is not None
         with self._lock:
-            self._poll.unregister(line.fileno())
-            del self._under_way[line.fileno()]
+            self._under_way.pop(line.fileno(), None)
+            with suppress(OSError, ValueError):
+                self._poll.unregister(line.fileno())
         if isinstance(outcome, Reply):
             idle.put(line)
         else:
             line.close()
+        _tell(exchange, outcome)
         self._begin_another()
-        exchange.done(outcome)
 
     def _begin_another(self) -> None:
         """Begin one of those that wait; who gets no connection is handed back, not forgotten."""
@@ -174,10 +208,18 @@ class AtOnce:
                 if not self._waiting:
                     return
                 exchange = self._waiting.popleft()
-            line = idle.take(exchange.address)
+                rests = self._rests(exchange.address)
+            line = None if rests else idle.take(exchange.address)
             if line is not None and self._begin(exchange, line):
                 return
-            exchange.done(None)
+            _tell(exchange, None)
+
+
+def _tell(exchange: _Exchange, outcome: Outcome) -> None:
+    try:
+        exchange.done(outcome)
+    except Exception as error:  # by its kind only: what it says may hold a link
+        _log.warning("an answer was of no use to who asked (%s)", type(error).__name__)
 
 
 at_once = AtOnce()

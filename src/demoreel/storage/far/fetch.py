@@ -76,6 +76,8 @@ def list_files(store: FarStore) -> dict[str, Listed]:
     found, _ = store.files("", most_pages=_ALL_PAGES)
     files = {}
     for file in found:
+        if not file.name:
+            continue  # what a store's console calls a folder: this one
         if leads_elsewhere(file.name.removesuffix("/")):
             raise UnsafePathError(
                 f"A file has a name that leads elsewhere: {file.name!r}.", uri=store.uri

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -205,10 +206,21 @@ class FarFile:
             begun = [_Group({part: Future() for part in group}) for group in groups]
             for group in begun:
                 self._ahead.update(group.futures)
+        self._begin_groups(begun)
         for group in begun:
             found.update(group.futures)
-            self._begin_group(group)
         return [found[part] for part in ranges]
+
+    def _begin_groups(self, groups: Sequence[_Group]) -> None:
+        handed_over = 0
+        try:
+            for group in groups:
+                self._begin_group(group)
+                handed_over += 1
+        except BaseException as error:  # Ctrl-C, too: nobody may wait for what was not begun
+            for group in groups[handed_over:]:
+                self._fail(group, error)
+            raise
 
     def _kept_future(self, part: Range) -> Future[bytes] | None:
         """Return what was fetched before: at once, for that is faster than to let another do it."""
@@ -229,16 +241,19 @@ class FarFile:
         """Take what has come; what is not as it should be is left to a thread that may wait."""
         answer = None if received is None else received.answer
         trouble = None if received is None else received.trouble
-        data = b""
-        if answer is not None:
-            try:
-                data = self._taken(answer)
-            except StoreError as error:
-                trouble = error
-        if len(data) == group.length:
-            self._settle(group, data)
-        else:
-            transfer(partial(self._read_group, group, trouble))
+        try:
+            data = b""
+            if answer is not None:
+                try:
+                    data = self._taken(answer)
+                except StoreError as error:
+                    trouble = error
+            if len(data) == group.length:
+                self._settle(group, data)
+            else:
+                transfer(partial(self._read_group, group, trouble))
+        except BaseException as error:
+            self._fail(group, error)
 
     def _read_group(self, group: _Group, trouble: Exception | None = None) -> None:
         """Fetch ranges that lie together."""
@@ -250,12 +265,9 @@ class FarFile:
                     object=self.uri,
                     range=f"bytes {group.first} to {group.first + group.length}",
                 )
-        except BaseException as error:
-            self._forget(group)
-            for future in group.futures.values():
-                future.set_exception(error)
-        else:
             self._settle(group, data)
+        except BaseException as error:
+            self._fail(group, error)
 
     def _settle(self, group: _Group, data: bytes) -> None:
         """Keep each range by itself, and hand it to those who wait for it."""
@@ -263,8 +275,15 @@ class FarFile:
             piece = data[begin - group.first : begin - group.first + length]
             if self._cache is not None:
                 self._cache.put(self.identity, begin, piece)
-            future.set_result(piece)
+            with suppress(InvalidStateError):  # it was given up on
+                future.set_result(piece)
         self._forget(group)
+
+    def _fail(self, group: _Group, error: BaseException) -> None:
+        self._forget(group)
+        for future in group.futures.values():
+            with suppress(InvalidStateError):  # it has arrived
+                future.set_exception(error)
 
     def _forget(self, group: _Group) -> None:
         with self._lock:

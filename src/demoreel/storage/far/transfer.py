@@ -153,8 +153,12 @@ def begin_range(
         return False
 
     def hear(outcome: Outcome) -> None:
-        judge = partial(_received, source, outcome, begin, length)
-        done(None if outcome is None else Received(judge))
+        received = None
+        if outcome is not None:
+            received = Received(partial(_received, source, outcome, begin, length))
+            if isinstance(received.trouble, _Again):
+                at_once.let_rest(address, _pause(0, received.trouble.after_s))
+        done(received)
 
     return at_once.ask(address, request, most_bytes=length, read_s=_read_s(), done=hear)
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import ssl
 
 CONNECTIONS = 32
-"""Requests that are under way at the same time, in one process."""
+"""Requests that a process has under way: by threads that wait for one each, and as many by the one
+that waits for all of them."""
 
 _FIRST_READ = 1 << 16
 _LARGEST_READ = 1 << 20
