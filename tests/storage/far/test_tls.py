@@ -171,6 +171,7 @@ print("equal")
 """
 
 
+@pytest.mark.soak
 def test_a_dataset_in_a_store_that_encrypts(certificate, tmp_path):
     folder = make_dataset(tmp_path / "ds", episodes=[12, 20], gop=2)
     files = (certificate / "cert.pem", certificate / "key.pem")
