@@ -15,7 +15,7 @@ import pytest
 
 from demoreel.media import colour, straight
 from demoreel.media.colour import Painter
-from demoreel.media.straight import Kind, Straight, fits
+from demoreel.media.straight import Kind, NoShortCutError, Straight, fits
 
 FORMS = ["yuv420p", "yuvj420p", "yuv422p", "yuv444p"]
 
@@ -134,7 +134,7 @@ def test_without_the_library_pyav_serves(missing, monkeypatch):
         elif missing == "version":
             monkeypatch.setattr(straight, "_KNOWN", range(1, 3))
         form = "no such form" if missing == "format" else "yuv420p"
-        with pytest.raises(NotImplementedError):
+        with pytest.raises(NoShortCutError):
             Straight(Kind(form, 64, 48, 1, 2))
         frame, out = noise(Kind("yuv420p", 64, 48, 1, 2)), np.empty((3, 48, 64), np.uint8)
         Painter().paint(frame, out)

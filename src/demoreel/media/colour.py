@@ -19,7 +19,7 @@ import av
 import numpy as np
 from av.video.reformatter import Interpolation, VideoReformatter
 
-from demoreel.media.straight import Kind, Straight, fits
+from demoreel.media.straight import Kind, NoShortCutError, Straight, fits
 
 _PLANAR_CANDIDATES = frozenset({"yuv420p", "yuvj420p", "yuv422p", "yuv444p"})
 _MOST_REFORMATTERS = 16
@@ -138,7 +138,7 @@ def _straight_is_exact(kind: Kind) -> bool:
     """Compare the conversion into an array with PyAV's, likewise."""
     try:
         straight = Straight(kind)
-    except NotImplementedError:
+    except NoShortCutError:
         return False
     return _agrees(kind, straight.paint)
 

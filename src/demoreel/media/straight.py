@@ -45,6 +45,10 @@ class Kind(NamedTuple):
     space: int
 
 
+class NoShortCutError(Exception):
+    """PyAV must do it: its swscale is not to be found, or knows no such frames."""
+
+
 class Straight:
     """Converts frames of one kind into RGB planes. Not for two threads at once.
 
@@ -52,20 +56,20 @@ class Straight:
         kind: The kind.
 
     Raises:
-        NotImplementedError: There is no way to do it here.
+        NoShortCutError: There is no way to do it here.
     """
 
     def __init__(self, kind: Kind) -> None:
         swscale, formats = _libraries()
         if swscale is None or formats is None:
-            raise NotImplementedError
+            raise NoShortCutError
         size = (kind.width, kind.height)
         form, planes = formats.number(kind.form), formats.number("gbrp")
         self._context = swscale.sws_getContext(
             *size, form, *size, planes, _BILINEAR, None, None, None
         )
         if not self._context:
-            raise NotImplementedError
+            raise NoShortCutError
         weakref.finalize(self, swscale.sws_freeContext, self._context).atexit = False
         full = kind.form.startswith("yuvj") or kind.color_range == _FULL_RANGE
         colours = swscale.sws_getCoefficients(kind.space)
@@ -108,7 +112,7 @@ class _Formats:
     def number(self, name: str) -> int:
         found: int = self._get(name.encode())
         if found < 0:
-            raise NotImplementedError
+            raise NoShortCutError
         return found
 
 

@@ -67,7 +67,8 @@ class LocalEngine:
             if handout.stop():
                 # What they are doing is waited for: after an error nobody writes any more.
                 pool.shutdown()
-                self._pool = None if pool is self._pool else self._pool
+                if pool is self._pool:
+                    self._pool = None
             self._runs[pool] -= 1
             self._let_go_of_unused(pool)
 
@@ -83,10 +84,8 @@ class LocalEngine:
         An executor that may have one more starts it as soon as the first has done something.
         """
         if self._pool is None or self._processes < processes:
-            before, self._pool = (
-                self._pool,
-                ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")),
-            )
+            before = self._pool
+            self._pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
             self._processes = processes
             if before is not None:  # another run may still be using it
                 self._let_go_of_unused(before)

@@ -69,6 +69,14 @@ def ask(requests, server, heard, *, read_s=20.0, most_bytes=10):
     return requests.ask(address, request, most_bytes=most_bytes, read_s=read_s, done=heard.put)
 
 
+def ask_all(requests, server, count):
+    """Ask so often of a server that does not answer yet; return where outcomes will come."""
+    server.may.clear()
+    heard = SimpleQueue()
+    assert all(ask(requests, server, heard) for _ in range(count))
+    return heard
+
+
 def hear(heard, count=1):
     return [heard.get(timeout=20) for _ in range(count)]
 
@@ -114,9 +122,7 @@ def test_a_large_answer(server, requests):
 def test_those_that_are_too_many_wait(server, requests):
     count = CONNECTIONS
     server.open(2 * count)
-    server.may.clear()
-    heard = SimpleQueue()
-    assert all(ask(requests, server, heard) for _ in range(3 * count))
+    heard = ask_all(requests, server, 3 * count)
     while len(server.asked) < count:  # all of them arrive, and no more
         threading.Event().wait(0.01)
     server.may.set()
@@ -128,10 +134,7 @@ def test_those_that_are_too_many_wait(server, requests):
 
 def test_at_most_so_many_are_under_way(server, requests):
     server.open(2 * CONNECTIONS)
-    server.may.clear()
-    heard = SimpleQueue()
-    for _ in range(2 * CONNECTIONS):
-        ask(requests, server, heard)
+    heard = ask_all(requests, server, 2 * CONNECTIONS)
     assert len(requests._under_way) == CONNECTIONS
     server.may.set()
     hear(heard, 2 * CONNECTIONS)
@@ -182,10 +185,8 @@ def test_answers_for_another_client_are_handed_back(server, requests, answer):
 
 def test_a_server_that_is_busy_is_left_in_peace(server, requests):
     server.open(CONNECTIONS)
-    server.may.clear()
-    heard = SimpleQueue()
     count = CONNECTIONS + 3
-    assert all(ask(requests, server, heard) for _ in range(count))
+    heard = ask_all(requests, server, count)
     address = wire.question(server.url, {})[0]
     requests.let_rest(address, 3600)
     requests.let_rest(address, 0.001)  # a shorter one does not end the other
@@ -221,9 +222,7 @@ def test_whoever_cannot_take_an_answer_does_not_stop_others(server, requests):
 
 def test_a_thread_that_meets_the_unexpected_goes_on(server, requests, monkeypatch):
     server.open(2)
-    server.may.clear()
-    heard = SimpleQueue()
-    assert ask(requests, server, heard)
+    heard = ask_all(requests, server, 1)
     monkeypatch.setattr(
         AtOnce, "_give_up_on_the_silent", lambda self: (_ for _ in ()).throw(MemoryError())
     )
@@ -244,10 +243,8 @@ def test_a_server_that_says_nothing(server, requests):
 
 def test_those_that_wait_are_handed_back_when_connections_fail(server, requests):
     server.open(CONNECTIONS)
-    server.may.clear()
-    heard = SimpleQueue()
     count = CONNECTIONS + 40
-    assert all(ask(requests, server, heard) for _ in range(count))
+    heard = ask_all(requests, server, count)
     for _ in range(CONNECTIONS):
         server.answers.put(RIGHT[:-3])
     server.may.set()
@@ -258,13 +255,11 @@ def test_those_that_wait_are_handed_back_when_connections_fail(server, requests)
 
 def test_a_server_that_closes_after_each_answer(server, requests):
     server.open(CONNECTIONS)
-    server.may.clear()
     closing = RIGHT.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     for _ in range(CONNECTIONS):
         server.answers.put(closing)
-    heard = SimpleQueue()
     count = CONNECTIONS + 5
-    assert all(ask(requests, server, heard) for _ in range(count))
+    heard = ask_all(requests, server, count)
     server.may.set()
     outcomes = hear(heard, count)
     assert sum(isinstance(outcome, Reply) for outcome in outcomes) == CONNECTIONS
@@ -273,9 +268,7 @@ def test_a_server_that_closes_after_each_answer(server, requests):
 
 def test_a_child_that_is_forked_while_answers_are_awaited(server, requests):
     server.open(2)
-    server.may.clear()
-    heard = SimpleQueue()
-    assert ask(requests, server, heard)
+    heard = ask_all(requests, server, 1)
     child = os.fork()
     if child == 0:
         threading.Timer(20, os._exit, [1]).start()

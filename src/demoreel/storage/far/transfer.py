@@ -10,22 +10,16 @@ from __future__ import annotations
 import os
 import random
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
+from functools import partial
+from typing import Protocol
 
 from demoreel.errors import AccessError, ObjectChangedError, StoreError
 from demoreel.storage.far import wire
 from demoreel.storage.far.at_once import Outcome, at_once
-from demoreel.storage.forks import renew_in_children
-from demoreel.storage.quiet_logs import hide_signatures
-
-if TYPE_CHECKING:
-    from urllib3 import PoolManager
+from demoreel.storage.far.proxies import pool_for, proxy_for
 
 _MOST_TRIES = 10
 _FIRST_PAUSE_S = 0.1
@@ -145,7 +139,7 @@ def begin_range(
         Whether it has begun; if not, ``done`` is never called.
     """
     link = source.link_at_hand()
-    if link is None or _proxy(link.url) is not None:
+    if link is None or proxy_for(link.url) is not None:
         return False
     try:
         address, request = wire.question(link.url, _headers(source, link, begin, length))
@@ -262,7 +256,7 @@ def _request(source: Source, link: Link, begin: int, length: int) -> Answer:
     headers = _headers(source, link, begin, length)
     wait_s = _read_s()
     try:
-        if _proxy(link.url) is None:
+        if proxy_for(link.url) is None:
             connect_s = min(_CONNECT_S, wait_s)
             reply = wire.get(
                 link.url, headers, most_bytes=length, connect_s=connect_s, read_s=wait_s
@@ -296,7 +290,7 @@ def _unusual_request(
     import urllib3
 
     try:
-        response = _pool(url).request(
+        response = pool_for(url).request(
             "GET",
             url,
             headers=headers,
@@ -459,51 +453,3 @@ def _denied(source: Source, refused: _Refused, begin: int, length: int) -> Store
         hint="check the credentials in the environment, or in storage_options=",
         object=source.uri,
     )
-
-
-class _Pools:
-    """Connections that stay open; every process has its own."""
-
-    def __init__(self) -> None:
-        self.renew()
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """Begin anew in a forked child."""
-        # A connection that two processes read from mixes up their answers.
-        self.lock = threading.Lock()
-        self.by_proxy: dict[str | None, Any] = {}
-
-
-_pools = _Pools()
-
-
-def _pool(url: str) -> PoolManager:
-    import urllib3
-
-    proxy = _proxy(url)
-    with _pools.lock:
-        if proxy not in _pools.by_proxy:
-            hide_signatures()
-            options: dict[str, Any] = {"num_pools": 8, "maxsize": wire.CONNECTIONS}
-            _pools.by_proxy[proxy] = (
-                urllib3.PoolManager(**options)
-                if proxy is None
-                else urllib3.ProxyManager(proxy, **options)
-            )
-        pool: PoolManager = _pools.by_proxy[proxy]
-        return pool
-
-
-def _proxy(url: str) -> str | None:
-    """Return the proxy that the environment wants for a URL."""
-    parts = urlsplit(url)
-    return _proxy_for(parts.scheme, parts.netloc)
-
-
-@lru_cache(64)  # a look at the whole environment takes longer than a request
-def _proxy_for(scheme: str, host: str) -> str | None:
-    from urllib.request import getproxies, proxy_bypass  # heavy
-
-    known = getproxies()
-    return known[scheme] if scheme in known and not proxy_bypass(host) else None
