@@ -29,6 +29,16 @@ plan._PART_BYTES = (1, 1)               # many parts, of little data
 plan._ROWS = plan._ROWS_WITH_PICTURES = 4
 source, target, to, what, value = sys.argv[1:]
 
+rename = os.rename
+
+def rename_and_die(old, new):
+    rename(old, new)
+    if str(new) == target:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if what == "kill after rename":
+    os.rename = rename_and_die
+
 def progress(now):
     if what == "kill at" and now.stage == value:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -105,11 +115,57 @@ def test_killed_at_random_instants(make, tmp_path, layout, to, assert_same_items
         if code == 0:
             break
         assert code == -signal.SIGKILL, said
-        assert nothing_is_visible(tmp_path)
+        if not nothing_is_visible(tmp_path):  # killed between the rename and its end
+            assert_same_items(root, out)
         step *= 2
     assert code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert_same_items(root, out)
+
+
+@pytest.mark.parametrize(
+    ("layout", "to"),
+    [("v3.0", "lance-video"), ("v3.0", "v3.0"), ("v3.0", "v2.1"), ("v2.1", "v3.0")],
+)
+def test_killed_when_all_is_done(make, tmp_path, layout, to, assert_same_items):
+    root, out = make(f"{layout} videos"), tmp_path / "out"
+    assert run(root, out, to, "kill after rename") == (-signal.SIGKILL, "")
+    assert_same_items(root, out)
+    files = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    report = demoreel.convert(root, out, to=to)
+    assert report.resumed_parts == report.parts > 0
+    assert report.bytes_written == sum(path.stat().st_size for path in files if path.is_file())
+    assert report.verified is not None
+    assert report.verified.rows == report.frames
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == files
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    with pytest.raises(demoreel.errors.TargetExistsError, match="already something"):
+        demoreel.convert(root, out, to=to)
+
+
+@pytest.mark.parametrize("to", ["lance-video", "v2.1"])
+def test_killed_when_all_is_done_and_changed_since(make, tmp_path, to):
+    root, out = make("v3.0 videos"), tmp_path / "out"
+    run(root, out, to, "kill after rename")
+    info = out / "meta" / "info.json"
+    info.write_text(info.read_text())
+    with pytest.raises(demoreel.errors.TargetExistsError):
+        demoreel.convert(root, out, to=to)
+    (out / "mine").write_text("")
+    (out / "meta" / "info.json").unlink()
+    with pytest.raises(demoreel.errors.TargetExistsError):
+        demoreel.convert(root, out, to=to)
+
+
+def test_killed_when_all_is_done_and_damaged_since(make, tmp_path):
+    root, out = make("v3.0 videos"), tmp_path / "out"
+    run(root, out, "v3.0", "kill after rename")
+    video = next(out.rglob("*.mp4"))
+    content = bytearray(video.read_bytes())
+    content[len(content) // 2] ^= 1
+    video.write_bytes(bytes(content))
+    with pytest.raises(demoreel.errors.ConversionError):
+        demoreel.convert(root, out, to="v3.0")
 
 
 def test_another_plan_begins_anew(make, tmp_path, assert_same_items):

@@ -12,7 +12,13 @@ import pytest
 
 import demoreel
 from demoreel.edit.render import commit
-from demoreel.errors import ArgumentError, ConversionError, DatasetBusyError, DiskFullError
+from demoreel.errors import (
+    ArgumentError,
+    ConversionError,
+    DatasetBusyError,
+    DiskFullError,
+    TargetExistsError,
+)
 from demoreel.testing import make_dataset
 
 from .conftest import assert_is, opened
@@ -80,6 +86,56 @@ def test_what_is_cut_off_is_written_again(sources, tmp_path):
     made = demoreel.cut(sources["small_files"]).delete(2)
     assert made.render(tmp_path / "out", **SIZES).resumed == 0
     assert_is(opened(tmp_path / "out"), made)
+
+
+# Renders, and is killed between the rename and what comes after it.
+AT_THE_END = """
+import os, signal, sys, demoreel
+rename = os.rename
+def rename_and_die(old, new):
+    rename(old, new)
+    if os.fspath(new) == sys.argv[2]:
+        os.kill(os.getpid(), signal.SIGKILL)
+os.rename = rename_and_die
+made = demoreel.cut(sys.argv[1]).delete(2)
+"""
+
+
+def killed_at_the_end(source: Path, target: Path, what: str = "made.render(sys.argv[2])") -> None:
+    program = [sys.executable, "-c", AT_THE_END + what, str(source), str(target)]
+    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
+
+
+def test_killed_when_all_is_done(sources, tmp_path):
+    made, out = demoreel.cut(sources["small_files"]).delete(2), tmp_path / "out"
+    killed_at_the_end(sources["small_files"], out)
+    assert_is(opened(out), made)
+    files = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    done = made.render(out)
+    assert done.committed
+    assert done.resumed == done.tasks > 0
+    assert done.bytes == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == files
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    with pytest.raises(TargetExistsError):
+        made.render(out)
+
+
+def test_killed_when_all_is_done_but_by_another_cut(sources, tmp_path):
+    killed_at_the_end(sources["small_files"], tmp_path / "out")
+    with pytest.raises(TargetExistsError):
+        demoreel.cut(sources["small_files"]).delete(1).render(tmp_path / "out")
+
+
+def test_shards_are_committed_and_killed(sources, tmp_path):
+    made, out = demoreel.cut(sources["small_files"]), tmp_path / "out"
+    for number in range(2):
+        made.render(out, shard=(number, 2), **SIZES)
+    what = "from demoreel.edit.render import commit; commit(sys.argv[2])"
+    killed_at_the_end(sources["small_files"], out, what)
+    assert commit(out).committed
+    assert_is(opened(out), made)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_two_at_a_time(sources, tmp_path):

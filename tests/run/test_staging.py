@@ -7,19 +7,65 @@ import errno
 import pytest
 
 from demoreel.errors import DatasetBusyError, DiskFullError, TargetExistsError
-from demoreel.run.staging import refuse_small_disk, staging, write_whole
+from demoreel.run.staging import (
+    Staging,
+    forget,
+    refuse_small_disk,
+    staging,
+    was_made,
+    write_whole,
+)
 
 PRINT = "0123456789abcdef"
+
+
+def write_info(stage: Staging, text: str) -> None:
+    (stage.dataset / "meta").mkdir()
+    (stage.dataset / "meta" / "info.json").write_text(text)
 
 
 def test_a_commit_is_a_rename(tmp_path):
     with staging(tmp_path / "a" / "out", kind="cut", fingerprint=PRINT) as stage:
         assert stage.folder.name == ".out.cut-0123456789ab"
-        (stage.dataset / "file").write_text("x")
+        write_info(stage, "x")
         assert not (tmp_path / "a" / "out").exists()
         stage.commit()
-    assert (tmp_path / "a" / "out" / "file").read_text() == "x"
+    assert (tmp_path / "a" / "out" / "meta" / "info.json").read_text() == "x"
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["out"]
+
+
+def test_what_is_made_is_remembered_until_it_is_forgotten(tmp_path):
+    out, work = tmp_path / "out", {"kind": "cut", "fingerprint": PRINT}
+    with staging(out, **work, remember=True) as stage:
+        stage.note("one", {"files": {}})
+        write_info(stage, "x")
+        stage.commit()
+    for _ in range(2):
+        assert was_made(out, **work)
+        with staging(out, **work, remember=True) as stage:
+            assert stage.committed
+    assert not was_made(out, kind="cut", fingerprint="another")
+    with pytest.raises(TargetExistsError), staging(out, kind="cut", fingerprint="another"):
+        pass
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(
+        ["out", "meta", "info.json", ".out.cut-0123456789ab", "lock", "made.json"]
+    )
+    forget(out, **work)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not was_made(out, **work)
+
+
+def test_what_was_changed_is_not_what_was_made(tmp_path):
+    out, work = tmp_path / "out", {"kind": "cut", "fingerprint": PRINT}
+    with staging(out, **work, remember=True) as stage:
+        write_info(stage, "x")
+        stage.commit()
+    (out / "meta" / "info.json").write_text("y")
+    assert not was_made(out, **work)
+    with pytest.raises(TargetExistsError), staging(out, **work):
+        pass
+    (out / "meta" / "info.json").unlink()
+    assert not was_made(out, **work)
 
 
 def test_without_a_commit_nothing_stays(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
@@ -25,7 +25,6 @@ from demoreel.cli.options import (
     Target,
     TargetOrNone,
     episode_numbers,
-    is_uri,
     name_of_place,
     only_here,
     place,
@@ -36,6 +35,7 @@ from demoreel.errors import ArgumentError
 
 if TYPE_CHECKING:
     from demoreel.edit.cut import Cut
+    from demoreel.edit.render import Shard
     from demoreel.run.task import Engine
 
     Cuts = Mapping[str, Cut] | Mapping[str | None, Cut]
@@ -120,38 +120,27 @@ class _Work(FormChoices):
                 "Where is the result to be written?",
                 hint="give a folder OUT; or --in-place, if the dataset lies in Lance",
             )
+        from demoreel.edit.several import plan_several, render_several
+        from demoreel.edit.target_info import Form
+
         engine, shard = _engine(self.engine, self.jobs, self.address), _shard(self.shard)
         if self.save is not None:
             _save(cuts, self.save)
-        plans = {}
-        if self.dry_run or len(cuts) > 1:
-            self._refuse_far_targets(cuts)
-            plans = {target: made.plan(**self._form) for target, made in cuts.items()}
+        lists = {target: made.cutlist for target, made in cuts.items()}
+        form = Form(**self._form)
         if self.dry_run:
-            show_plans(out, plans)
+            show_plans(out, plan_several(lists, form=form, overwrite=self.overwrite))
             return
-        done = []
-        for target, made in cuts.items():
-            with out.progress(f"writing {name_of_place(target)}") as report:
-                done.append(
-                    made.render(
-                        target,
-                        engine=engine,
-                        shard=shard,
-                        verify=self.verify,
-                        overwrite=self.overwrite,
-                        report=report,
-                        **self._form,
-                    )
-                )
+        done = render_several(
+            lists,
+            form=form,
+            overwrite=self.overwrite,
+            progress=lambda target: out.progress(f"writing {name_of_place(target)}"),
+            engine=engine,
+            shard=shard,
+            verification=self.verify,
+        )
         show_results(out, done)
-
-    def _refuse_far_targets(self, cuts: Iterable[str]) -> None:
-        """Refuse places that cannot be written to before the first of several is written."""
-        from demoreel.storage.far.send import refuse_far_target
-
-        for target in filter(is_uri, cuts):
-            refuse_far_target(target, overwrite=self.overwrite)
 
     def _do_in_place(self, out: Output, made: Cut | None) -> None:
         """Make a new version of the source, or show what that would be."""
@@ -504,10 +493,12 @@ def _file_name(text: str, number: int | None = None) -> str:
     return plain if number is None else f"{number:02d}-{plain}".rstrip("-")
 
 
-def _shard(text: str | None) -> tuple[int, int] | None:
+def _shard(text: str | None) -> Shard | None:
     if text is None:
         return None
+    from demoreel.edit.render import Shard
+
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None:
         raise ArgumentError(f"{text!r} is no shard.", hint="0/4 is the first of four")
-    return int(match[1]), int(match[2])
+    return Shard(int(match[1]), int(match[2]))

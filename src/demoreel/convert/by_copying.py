@@ -35,8 +35,8 @@ def convert_by_copying(source: Path, target: Path, options: Options) -> ConvertR
     plan = make_plan(source, target, options)
     if plan.to != "v3.0":
         row_schema(plan)  # refuses features that Lance cannot hold before anything is made
-    check_target(target, overwrite=options.overwrite)
     if options.dry_run:
+        check_target(target, overwrite=options.overwrite)
         return _report(plan, began, dry_run=True)
     with (
         staging(target, plan.fingerprint, overwrite=options.overwrite) as stage,
@@ -45,11 +45,15 @@ def convert_by_copying(source: Path, target: Path, options: Options) -> ConvertR
         meter = Meter(options.progress, frames=plan.frames, video_bytes=plan.video_bytes)
         resumed = len(stage.done)
         work = _Work(plan, stage, meter, options.jobs or os.cpu_count() or 1)
-        work.write()
-        found = work.finish()
-        meter.begin("commit")
-        size = _size_on_disk(stage.dataset)
-        stage.commit()
+        if stage.committed:
+            resumed = plan.parts
+            found, size = work.look_again(target), _size_on_disk(target)
+        else:
+            work.write()
+            found = work.finish()
+            meter.begin("commit")
+            size = _size_on_disk(stage.dataset)
+            stage.commit()
     return _report(plan, began, resumed=resumed, size=size, found=found)
 
 
@@ -93,18 +97,29 @@ class _Work:
         Raises:
             ConversionError: Something is not the same, or the source has changed meanwhile.
         """
-        plan, dataset, meter = self._plan, self._stage.dataset, self._meter
-        meter.begin("finish")
+        self._meter.begin("finish")
         self._target.finish(self._stage.done)
-        if plan.verify == "none":
+        if self._plan.verify == "none":
             self._target.add_indices()
             return None
+        # Tables are whole without their indices, so that both can go on at the same time.
+        return self._look(self._stage.dataset, meanwhile=self._target.add_indices)
+
+    def look_again(self, dataset: Path) -> Verified | None:
+        """Read back what an earlier attempt has made and put in its place.
+
+        Raises:
+            ConversionError: Something is not the same, or the source has changed meanwhile.
+        """
+        return None if self._plan.verify == "none" else self._look(dataset)
+
+    def _look(self, dataset: Path, *, meanwhile: Callable[[], None] = lambda: None) -> Verified:
+        plan, meter = self._plan, self._meter
         meter.begin("verify")
         with self._pools() as (copies, single):
-            # Tables are whole without their indices, so that both can go on at the same time.
-            indices = copies.submit(self._target.add_indices)
+            other = copies.submit(meanwhile)
             work = single.submit(verified, plan, dataset, meter, copies, self._written)
-            self._wait([indices, work])
+            self._wait([other, work])
         unchanged(plan.reader.root, plan.source_identity)
         return work.result()
 
@@ -161,7 +176,7 @@ def _report(
         video_bytes=sum(part.size for part in plan.video_parts),
         linked=plan.link,
         image_codec=None if plan.codec is None else str(plan.codec),
-        parts=len(plan.row_parts) + len(plan.video_parts),
+        parts=plan.parts,
         resumed_parts=resumed,
         bytes_written=size,
         seconds=round(time.monotonic() - began, 3),

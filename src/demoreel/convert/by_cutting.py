@@ -20,7 +20,7 @@ from demoreel.convert.staging import check_target
 from demoreel.edit.cut import Cut, cut
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.recent_rows import remembering
-from demoreel.edit.render import render
+from demoreel.edit.render import made_before, render
 from demoreel.edit.statistics.carried import carried_from
 from demoreel.edit.statistics.recompute import recompute
 from demoreel.edit.target_info import Form
@@ -58,11 +58,12 @@ def convert_by_cutting(source: Path, target: Path, options: Options) -> ConvertR
     _refuse_options(options)
     reader = open_reader(source)
     refuse_overlap(source, target)
-    check_target(target, overwrite=options.overwrite)
     work = _Work(reader, options)
+    if not made_before(target, work.plan):
+        check_target(target, overwrite=options.overwrite)
     if options.dry_run:
         return _report(work, target, began)
-    if options.overwrite and target.exists():
+    if options.overwrite and target.exists() and not made_before(target, work.plan):
         with replacing(target, keep=None) as new:
             work.write(new)
     else:
@@ -100,6 +101,7 @@ class _Work:
         except FrameMismatchError as error:
             raise self._explained(error) from error
         self._form = form
+        self._finished = False
         self._say()
         if self.options.dry_run:
             self._say_missing(_without_stats(self.reader))
@@ -176,6 +178,8 @@ class _Work:
             )
             raise
         self.parts, self.resumed = done.tasks, done.resumed
+        if not self._finished:  # an earlier attempt had, and was killed just after
+            self._look(target)
 
     @property
     def _jobs(self) -> int:
@@ -198,6 +202,13 @@ class _Work:
                 threads=self.options.jobs,
                 report=meter.reach,
             )
+        self._finished = True
+        self._look(dataset)
+        meter.begin("commit")
+
+    def _look(self, dataset: Path) -> None:
+        """Compare a result with the source, item by item."""
+        meter = self._meter
         if self.options.verify != "none":
             meter.begin("verify")
             with ThreadPoolExecutor(os.cpu_count(), "demoreel-verify") as pool:
@@ -208,7 +219,6 @@ class _Work:
                     meter.stop()
                     raise
             unchanged(self.reader.root, self._seen)
-        meter.begin("commit")
         files = (path for path in dataset.rglob("*") if path.is_file())
         self.bytes_written = sum(path.stat().st_size for path in files)
 

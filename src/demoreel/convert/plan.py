@@ -111,6 +111,11 @@ class Plan:
         """Bytes of video to be copied: none if they are linked."""
         return 0 if self.link else sum(part.size for part in self.video_parts)
 
+    @property
+    def parts(self) -> int:
+        """Into how many parts the work is cut."""
+        return len(self.row_parts) + len(self.video_parts)
+
     def rows_of(self, part: RowPart) -> int:
         """Return how many rows a part has."""
         start = self.reader.episodes.start

@@ -6,9 +6,11 @@
         lock                 held while a conversion runs
         journal.jsonl        the plan's fingerprint, then a line for every part that is on disk
         dataset/             becomes the target
+        made.json            which dataset has become the target, or is about to
 
 Ctrl-C and errors remove it. A killed process leaves it, and the same command, if the source has not
-changed since, goes on from what the journal names. Anything else begins anew.
+changed since, goes on from what the journal names, or finds that nothing is left to do. Anything
+else begins anew.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 from demoreel.errors import TargetExistsError
 from demoreel.storage.atomic import refuse_existing, sync_path
 from demoreel.storage.hidden_folder import lock_folder, make_parents, remove_empty
+from demoreel.storage.made import is_made, note_made
 from demoreel.storage.replace import exchange
 
 _IN_PARTS = {"data", "videos"}  # folders whose files are forced to disk as they are written
@@ -38,6 +41,8 @@ class Staging:
     Attributes:
         dataset: The folder to fill.
         done: What the journal says of the parts that are on disk already, by name.
+        committed: Whether the target is there: from the start, if an earlier attempt was killed
+            when it had done all.
     """
 
     def __init__(self, folder: Path, target: Path, *, overwrite: bool) -> None:
@@ -54,6 +59,9 @@ class Staging:
         """Go on from what a killed conversion with the same plan has left, or begin anew."""
         lines = self._read_journal()
         same = bool(lines) and lines[0] == {"plan": fingerprint}
+        if same and is_made(self.folder, self._target):
+            self.committed = True
+            return
         if same and {"committing": True} not in lines and self.dataset.is_dir():
             self.done = {line["part"]: line["note"] for line in lines[1:] if "part" in line}
             return
@@ -99,6 +107,7 @@ class Staging:
         check_target(self._target, overwrite=self._overwrite)
         self._append({"committing": True})
         sync_path(self._journal)
+        note_made(self.folder, self.dataset)
         if _has_something(self._target):
             self._replace()
         else:
@@ -137,6 +146,8 @@ def _sync(dataset: Path) -> None:
 def staging(target: Path, fingerprint: str, *, overwrite: bool) -> Iterator[Staging]:
     """Yield a folder to fill; unless it is committed in the block, nothing of it stays.
 
+    An earlier attempt may have done all: then it is committed when the block begins.
+
     Args:
         target: What it is to become.
         fingerprint: Equal for two conversions only if they would write the same.
@@ -146,19 +157,26 @@ def staging(target: Path, fingerprint: str, *, overwrite: bool) -> Iterator[Stag
         TargetExistsError: There is something at ``target``.
         DatasetBusyError: Another conversion to the same target is running.
     """
-    check_target(target, overwrite=overwrite)
+    folder = _hidden(target)
+    if not is_made(folder, target):
+        check_target(target, overwrite=overwrite)
     made = make_parents(target.parent)
-    folder = target.with_name(f".{target.name}.convert")
     lock = lock_folder(folder, target)
     try:
         _put_back(folder / "before", target)
         stage = Staging(folder, target, overwrite=overwrite)
         stage.begin(fingerprint)
+        if not stage.committed:
+            check_target(target, overwrite=overwrite)
         yield stage
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
         remove_empty(made)
+
+
+def _hidden(target: Path) -> Path:
+    return target.with_name(f".{target.name}.convert")
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:

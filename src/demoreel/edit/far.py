@@ -50,6 +50,7 @@ def render_anywhere(
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     report: Report | None = None,
+    remember: bool = False,
     **options: Any,
 ) -> Rendered:
     """Write the dataset that a cut list describes, wherever it and its sources lie.
@@ -62,6 +63,7 @@ def render_anywhere(
         overwrite: Of a URI: replace the dataset that is there.
         storage_options: Of a URI: as for ``demoreel.open``.
         report: Called with the share that is done.
+        remember: As for ``render``; only where all lies on this machine.
         **options: As for ``render``.
 
     Raises:
@@ -78,7 +80,9 @@ def render_anywhere(
             )
         with local_sources(cutlist, part_of(report, 0.0, _A_TRANSFER)) as here:
             rest = report if here is cutlist else part_of(report, _A_TRANSFER, 1.0)
-            return render(here, target, form=form, shard=shard, report=rest, **options)
+            return render(
+                here, target, form=form, shard=shard, report=rest, remember=remember, **options
+            )
     if shard is not None:
         raise ArgumentError("Shards write to a disk that they share.", hint="give a folder")
     for source in cutlist.sources:

@@ -29,9 +29,11 @@ from demoreel.layouts.detect import open_reader
 from demoreel.run.local import LocalEngine
 from demoreel.run.staging import (
     Staging,
+    forget,
     refuse_small_disk,
     staging,
     staging_folder,
+    was_made,
     write_whole,
 )
 from demoreel.run.task import Engine, Task, share
@@ -94,12 +96,13 @@ def render(
     report: Report | None = None,
     plan: Plan | None = None,
     check: Callable[[Path], None] | None = None,
+    remember: bool = False,
 ) -> Rendered:
     """Write the dataset that a cut list describes.
 
     Cost: one copy of the clips' bytes, one decode of the tables' columns; no picture is decoded.
     The target is absent until it is whole. After a kill, Ctrl-C or a full disk, the same call goes
-    on from the files that were finished.
+    on from the files that were finished; if all were, and the target is there, nothing is left.
 
     Args:
         cutlist: The cut list.
@@ -112,6 +115,7 @@ def render(
         plan: The plan of this cut list, if it is made already.
         check: Called with the folder when all is in it, before the target appears; what it raises
             is raised here, and then nothing is kept. It may add to ``meta/``.
+        remember: Let the same call find that all is done, until ``forget_made``.
 
     Raises:
         ArgumentError: The cut list makes no sense; nothing was written.
@@ -127,18 +131,24 @@ def render(
     if not staging_folder(place, kind=_KIND, fingerprint=plan.fingerprint).exists():
         refuse_small_disk(place, plan.size // (1 if shard is None else shard.of))
     with staging(
-        place, kind=_KIND, fingerprint=plan.fingerprint, shared=shard is not None
+        place,
+        kind=_KIND,
+        fingerprint=plan.fingerprint,
+        shared=shard is not None,
+        remember=remember,
     ) as stage:
-        _note_order(stage, cutlist, form or Form())
         tasks = tasks_of(plan, stage)
-        undone = [task for task in tasks if stage.done(task.name) is None]
-        own = undone if shard is None else _own(tasks, undone, shard)
-        refuse_small_disk(place, sum(task.weight for task in own))
-        engine = engine or LocalEngine()
-        finisher = _Finisher(plan, stage, verification, engine) if shard is None else None
-        _run(own, engine, stage, report, finisher)
-        if finisher is not None:
-            finisher.commit(check, recompute_stats=form is not None and form.recompute_stats)
+        undone, own = [], []
+        if not stage.committed:
+            _note_order(stage, cutlist, form or Form())
+            undone = [task for task in tasks if stage.done(task.name) is None]
+            own = undone if shard is None else _own(tasks, undone, shard)
+            refuse_small_disk(place, sum(task.weight for task in own))
+            engine = engine or LocalEngine()
+            finisher = _Finisher(plan, stage, verification, engine) if shard is None else None
+            _run(own, engine, stage, report, finisher)
+            if finisher is not None:
+                finisher.commit(check, recompute_stats=form is not None and form.recompute_stats)
         return Rendered(
             path=place,
             episodes=len(plan.clips),
@@ -166,13 +176,23 @@ def commit(target: str | os.PathLike[str], *, verification: Verify = "ends") -> 
     plan = make_plan(cutlist, form=form)
     stage = Staging(staging_folder(place, kind=_KIND, fingerprint=plan.fingerprint), place)
     undone = [task.name for task in tasks_of(plan, stage) if stage.done(task.name) is None]
-    if undone:
+    if undone and not stage.committed:
         raise ArgumentError(
             f"{len(undone)} of the tasks are not done yet, {undone[0]} among them.",
             hint="wait for the other shards, or run the lost ones again",
             path=place,
         )
     return render(cutlist, place, form=form, verification=verification)
+
+
+def made_before(target: Path, plan: Plan) -> bool:
+    """Whether ``render`` with this very plan would find that the target is there already."""
+    return was_made(target, kind=_KIND, fingerprint=plan.fingerprint)
+
+
+def forget_made(target: Path, plan: Plan) -> None:
+    """Forget what ``render`` was asked to remember of a target."""
+    forget(target, kind=_KIND, fingerprint=plan.fingerprint)
 
 
 def _note_order(stage: Staging, cutlist: CutList, form: Form) -> None:

@@ -7,10 +7,11 @@
         dataset/               becomes the target
         notes/TASK.json        what a finished task has to say; its files were on disk before
         parts/                 what tasks hand on to the commit
+        made.json              which dataset has become the target, or is about to
 
 A process may be killed at any instant: the target is absent or whole, and whoever comes with the
-same plan finds the notes and does the rest. Several machines may work in one folder at a time, each
-on tasks of its own.
+same plan finds the notes and does the rest, or finds that nothing is left to do. Several machines
+may work in one folder at a time, each on tasks of its own.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 from demoreel.errors import DiskFullError
 from demoreel.storage.atomic import refuse_existing, sync_path
 from demoreel.storage.hidden_folder import lock_folder, make_parents, remove_empty
+from demoreel.storage.made import is_made, note_made
 from demoreel.storage.no_room import says_no_room
 
 
@@ -38,6 +40,8 @@ class Staging:
         target: What it will become.
         dataset: The folder for tasks to write to.
         parts: The folder for what tasks hand on.
+        committed: Whether the target is there: from the start, if an earlier attempt was killed
+            when it had done all.
     """
 
     def __init__(self, folder: Path, target: Path) -> None:
@@ -46,11 +50,12 @@ class Staging:
         self.dataset = folder / "dataset"
         self.parts = folder / "parts"
         self._notes = folder / "notes"
-        self.committed = False
+        self.committed = is_made(folder, target)
         self._noting: list[Future[None]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="demoreel-sync")
-        for place in (self.dataset, self.parts, self._notes):
-            place.mkdir(exist_ok=True)
+        if not self.committed:
+            for place in (self.dataset, self.parts, self._notes):
+                place.mkdir(exist_ok=True)
 
     def done(self, task: str) -> dict[str, Any] | None:
         """Return what a task noted when it had ended, here or elsewhere; None if it has not."""
@@ -91,6 +96,11 @@ class Staging:
         while self._noting:
             self._noting.pop(0).result()
 
+    def clear(self) -> None:
+        """Remove what is of no use once the target is there."""
+        for place in (self.parts, self._notes):
+            shutil.rmtree(place, ignore_errors=True)
+
     def close(self) -> None:
         """Let go of the background thread, when it has noted what there is."""
         self._thread.shutdown()
@@ -108,6 +118,7 @@ class Staging:
         refuse_existing(self.target)
         for parent, _, _ in os.walk(self.dataset, topdown=False):
             sync_path(Path(parent))
+        note_made(self.folder, self.dataset)
         try:
             os.rename(self.dataset, self.target)
         except OSError:
@@ -122,27 +133,45 @@ def staging_folder(target: Path, *, kind: str, fingerprint: str) -> Path:
     return target.with_name(f".{target.name}.{kind}-{fingerprint[:12]}")
 
 
+def was_made(target: Path, *, kind: str, fingerprint: str) -> bool:
+    """Whether a piece of work is done, and what is at ``target`` is its result, unchanged.
+
+    After the commit that is known only if the process was killed, or was to ``remember`` it.
+    """
+    return is_made(staging_folder(target, kind=kind, fingerprint=fingerprint), target)
+
+
+def forget(target: Path, *, kind: str, fingerprint: str) -> None:
+    """Remove what ``staging`` was asked to remember of a target."""
+    shutil.rmtree(staging_folder(target, kind=kind, fingerprint=fingerprint), ignore_errors=True)
+
+
 @contextmanager
 def staging(
-    target: Path, *, kind: str, fingerprint: str, shared: bool = False
+    target: Path, *, kind: str, fingerprint: str, shared: bool = False, remember: bool = False
 ) -> Iterator[Staging]:
     """Yield the folder of a piece of work, with what an earlier attempt has left in it.
 
     It is gone after a commit, and after an error that would come again. It stays after a kill,
     Ctrl-C and a full disk, and where it is shared, for the same command to go on from.
 
+    An earlier attempt may have done all: then it is committed when the block begins.
+
     Args:
         target: What it is to become. Its parent is made if need be.
         kind: Names the folder, with the fingerprint.
         fingerprint: Equal for two pieces of work only if they write the same.
         shared: Whether others may work here at the same time, on other tasks.
+        remember: After the commit, keep the note that the target is made, until ``forget``: of
+            several targets, those that are there stay so if a later one fails.
 
     Raises:
         TargetExistsError: There is something at ``target``.
         DatasetBusyError: Someone else works here.
         DiskFullError: The disk is full.
     """
-    refuse_existing(target)
+    if not was_made(target, kind=kind, fingerprint=fingerprint):
+        refuse_existing(target)
     made = make_parents(target.parent)
     folder = staging_folder(target, kind=kind, fingerprint=fingerprint)
     lock = lock_folder(folder, target, shared=shared)
@@ -154,7 +183,9 @@ def staging(
             place.settle()
         finally:
             place.close()
-        keep = shared and not place.committed
+        keep = remember if place.committed else shared
+        if keep and place.committed:
+            place.clear()
     except KeyboardInterrupt:
         keep = True
         raise

@@ -20,12 +20,23 @@ from typing import Any
 import numpy as np
 
 from demoreel.edit.cut import Cut
+from demoreel.edit.several import render_several
 from demoreel.edit.sources import open_source
+from demoreel.edit.target_info import Form
 from demoreel.errors import ArgumentError, UnknownKeyError, nearest
 from demoreel.layouts.base import Reader
 from demoreel.model import Feature
 from demoreel.torch.dataset import LeRobotDataset
-from demoreel.torch.edited import Editable, Original, PathLike, opened, original, target_of, written
+from demoreel.torch.edited import (
+    Editable,
+    Original,
+    PathLike,
+    opened,
+    original,
+    place_of,
+    target_of,
+    written,
+)
 
 Values = Any
 """An array or tensor with a row for each frame, or a function of (row, episode, frame)."""
@@ -83,12 +94,11 @@ def split_dataset(
         if part in (".", "..") or Path(part).name != part:
             raise ArgumentError(f"A part cannot be called {part!r}.", hint="it names a folder")
         folder = None if output_dir is None else Path(output_dir) / part
-        targets[part] = target_of(f"{name}_{part}", folder)
-    for made in parts.values():
-        made.plan()  # what cannot be written shows before anything is
-    return {
-        part: written(made, source, f"{name}_{part}", targets[part]) for part, made in parts.items()
-    }
+        targets[part] = place_of(f"{name}_{part}", folder)
+        if not (targets[part] / "meta").exists():  # else it may be what a killed call has made
+            target_of(f"{name}_{part}", folder)
+    render_several({str(targets[part]): made.cutlist for part, made in parts.items()}, form=Form())
+    return {part: opened(targets[part], f"{name}_{part}", source) for part in parts}
 
 
 def _episodes_of_splits(

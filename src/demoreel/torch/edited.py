@@ -64,14 +64,23 @@ def original(dataset: Editable) -> Original:
     return Original(whole, str(getattr(dataset, "repo_id", dataset.root.name)), settings)
 
 
-def target_of(repo_id: str, output_dir: PathLike | None) -> Path:
+def place_of(repo_id: str, output_dir: PathLike | None) -> Path:
     """Return where a result goes: ``output_dir``, or its place under ``HF_LEROBOT_HOME``.
 
     Raises:
         ArgumentError: ``repo_id`` would lead outside it.
+    """
+    return recorded_root(repo_id) if output_dir is None else Path(output_dir)
+
+
+def target_of(repo_id: str, output_dir: PathLike | None) -> Path:
+    """Return where a result goes, and that nothing is there.
+
+    Raises:
+        ArgumentError: ``repo_id`` would lead outside ``HF_LEROBOT_HOME``.
         TargetExistsError: There is something already.
     """
-    target = recorded_root(repo_id) if output_dir is None else Path(output_dir)
+    target = place_of(repo_id, output_dir)
     if target.exists():
         raise TargetExistsError(
             "There is something at the target already.",
