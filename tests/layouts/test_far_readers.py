@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -11,10 +12,18 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import demoreel
-from demoreel.errors import ArgumentError, DatasetNotFoundError, TableError, VideoError
+from demoreel.errors import (
+    ArgumentError,
+    DatasetNotFoundError,
+    MetadataError,
+    TableError,
+    VideoError,
+)
 from demoreel.testing import LayoutTests, make_dataset
 
 from ..conftest import FAR_LENGTHS, LAYOUTS, assert_same_batch
@@ -347,3 +356,79 @@ class TestLanceFrames(FarLanceTests):
 @pytest.mark.soak
 class TestLanceNative(FarLanceTests):
     layout = "lance-native"
+
+
+# Many files of metadata
+
+
+def with_many_episode_files(folder, lengths):
+    """Divide the table of episodes into a file for each."""
+    first = folder / "meta/episodes/chunk-000/file-000.parquet"
+    table = pq.read_table(first)
+    assert table.num_rows == len(lengths)
+    for number in range(table.num_rows):
+        row = table.slice(number, 1)
+        place = row.schema.get_field_index("meta/episodes/file_index")
+        row = row.set_column(place, "meta/episodes/file_index", pa.array([number]))
+        pq.write_table(row, first.with_name(f"file-{number:03d}.parquet"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Datasets whose metadata are many files, by layout."""
+    home, lengths = tmp_path_factory.mktemp("many"), [2] * 24
+    v3 = make_dataset(home / "v3.0", episodes=lengths)
+    made = {"v3.0": v3}
+    for layout in ("lance-video", "lance-frames"):
+        demoreel.convert(v3, home / layout, to=layout, image_codec=None)
+        made[layout] = home / layout
+    return {layout: with_many_episode_files(folder, lengths) for layout, folder in made.items()}
+
+
+@pytest.mark.parametrize("layout", ["v3.0", "lance-video", "lance-frames"])
+def test_tables_of_episodes_come_when_they_are_wanted(many, s3, proxy, layout):
+    uri, here = s3.upload(many[layout], f"many/{layout}"), demoreel.open(many[layout])
+    proxy.reset()
+    there = demoreel.open(uri)
+    assert (there.layout, there.info.total_episodes, dict(there.tasks)) == (
+        layout,
+        24,
+        dict(here.tasks),
+    )
+    assert there.stats is not None
+    assert proxy.requests <= 20
+    assert not asked(proxy, "meta/episodes/chunk")
+    assert len(there) == len(here)
+    assert len(asked(proxy, "meta/episodes/chunk")) == 24
+    assert_same_batch(there[::5], here[::5])
+    proxy.reset()
+    assert_same_batch(pickle.loads(pickle.dumps(there))[1::5], here[1::5])
+    assert_same_batch(
+        demoreel.open(uri, episodes=[3, 20])[:], demoreel.open(many[layout], episodes=[3, 20])[:]
+    )
+    assert not asked(proxy, "meta/episodes/chunk")
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.soak)])
+def test_processes_that_want_them_first(many, s3, proxy, method):
+    uri = s3.upload(many["v3.0"], f"many/{method}")
+    here, there = demoreel.open(many["v3.0"]), demoreel.open(uri)
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+        jobs = [pool.submit(_read, there, [7, 40, n]) for n in range(3)]
+        for number, job in enumerate(jobs):
+            assert_same_batch(job.result(timeout=120), here.batch([7, 40, number]))
+
+
+def test_a_table_of_episodes_that_is_broken_or_gone(many, s3, proxy):
+    uri = s3.upload(many["v3.0"], "many/broken")
+    there, gone = demoreel.open(uri), demoreel.open(uri, cache_dir=None)
+    name = "many/broken/meta/episodes/chunk-000/file-011.parquet"
+    s3.put(name, b"PAR1" + s3.get(name)[4:-4] + b"XXXX")
+    with pytest.raises(demoreel.errors.ObjectChangedError, match="file-011"):
+        len(there)
+    with pytest.raises(MetadataError, match="cannot be read"):
+        len(demoreel.open(uri))
+    s3.delete(name)
+    with pytest.raises(demoreel.errors.DemoreelError, match="file-011"):
+        len(gone)

@@ -49,7 +49,6 @@ class Reader(Protocol):
         root: The dataset's folder.
         meta: The folder of its metadata: of an older version of a Lance dataset, that version's.
         info: What the dataset says of itself.
-        episodes: Its episodes.
         tasks: Its tasks.
     """
 
@@ -57,8 +56,12 @@ class Reader(Protocol):
     root: Path
     meta: Path
     info: Info
-    episodes: Episodes
     tasks: Tasks
+
+    @property
+    def episodes(self) -> Episodes:
+        """Its episodes."""
+        ...
 
     @property
     def stats(self) -> Stats | None:

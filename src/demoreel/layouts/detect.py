@@ -83,7 +83,8 @@ def _open_as_it_lies(
     no_episodes = MetadataError(
         "The dataset has no episodes yet.", hint="record one, then open it", dataset=root
     )
-    if _is_new(root, info):
+    waits = far is not None and bool(far.waits("meta/episodes/"))
+    if not waits and _is_new(root, info):
         raise no_episodes
     if tables is None:
         layout, table = _layout(root, info)
@@ -95,7 +96,7 @@ def _open_as_it_lies(
         else:
             folder, layout, table = _layout_of_tables(tables, root, info)
         reader = _reader_for(root, info, layout, table, version=version, tag=tag, tables=folder)
-    if len(reader.episodes) == 0:
+    if not waits and len(reader.episodes) == 0:
         raise no_episodes
     return reader
 
@@ -133,7 +134,12 @@ def _reader_for(
         if far is not None:
             tables = far.tables
         if version is not None or tag is not None:
-            meta, info = _of_version(root, info, table, version, tag, tables)
+            meta, info = _of_version(root, info, table, version, tag, tables, far)
+        later = None
+        if far is not None:
+            from demoreel.layouts.far_readers import episodes_later
+
+            later = episodes_later(far, meta.relative_to(root).as_posix())
         return _lance_reader(layout)(
             root,
             info,
@@ -143,6 +149,7 @@ def _reader_for(
             tables=tables,
             meta=meta,
             cache=far.cache if far is not None else None,
+            before_episodes=later,
         )
     if version is not None or tag is not None:
         raise ArgumentError(
@@ -184,6 +191,7 @@ def _of_version(
     version: int | None,
     tag: str | None,
     tables: Path | RemotePlace | None,
+    far: FarFolder | None,
 ) -> tuple[Path, Info]:
     """Return the metadata that belong to a version: their folder, and its ``info.json``."""
     if not has_history(root):
@@ -195,6 +203,9 @@ def _of_version(
         where = str(place) if isinstance(place, Path) else place
         version = LanceTable(where, tag=tag).version
     meta = metadata_of(root, version)
+    if far is not None:
+        under = f"{meta.relative_to(root).as_posix()}/"
+        far.bring(under, leaving=f"{under}episodes/")
     path = meta / "info.json"
     return meta, Info.from_json(read_json(path), where=str(path))
 

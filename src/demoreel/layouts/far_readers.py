@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class FarV3Reader(_Far, V3Reader):
     """
 
     def __init__(self, folder: FarFolder, info: Info) -> None:
-        V3Reader.__init__(self, folder.local, info)
+        V3Reader.__init__(self, folder.local, info, before_episodes=episodes_later(folder))
         self._lie_in(folder)
 
 
@@ -71,6 +71,12 @@ class FarV2Reader(_Far, V2Reader):
     def __init__(self, folder: FarFolder, info: Info) -> None:
         V2Reader.__init__(self, folder.local, info)
         self._lie_in(folder)
+
+
+def episodes_later(folder: FarFolder, meta: str = "meta") -> Callable[[], None] | None:
+    """Return what brings the tables of episodes; None if they lie here already."""
+    under = f"{meta}/episodes/"
+    return partial(folder.bring, under) if folder.waits(under) else None
 
 
 def is_far(reader: Reader) -> bool:

@@ -7,7 +7,7 @@ kept (``lance_history.py``). An episode that is not whole in a version is an err
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class LanceReader(V3Metadata):
         tables: The folder of the tables, if not ``root``; it may lie in an object store.
         meta: The folder of the metadata, if not ``meta`` in ``root``.
         cache: Keeps ranges of videos that lie in a store.
+        before_episodes: Called before ``meta/episodes`` is read, which then waits.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
@@ -67,11 +68,12 @@ class LanceReader(V3Metadata):
         tables: Place | None = None,
         meta: Path | None = None,
         cache: RangeCache | None = None,
+        before_episodes: Callable[[], None] | None = None,
     ) -> None:
         self._cache = cache
         folder, name = tables or root, self.videos_of(table, info)
         filmed = info.video_keys if name is not None else ()
-        super().__init__(root, info, filmed, meta=meta)
+        super().__init__(root, info, filmed, meta=meta, before_episodes=before_episodes)
         self._frames, self._videos_table = tables_of(
             folder / f"{table}.lance",
             folder / f"{name}.lance" if name is not None else None,

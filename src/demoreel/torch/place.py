@@ -146,6 +146,7 @@ def _far_place(
         home = Path(meta_root)
         return Place(repo_id or home.name or table.stem, home, table)
     far = open_far(table.parent.uri, storage_options=storage_options)
+    far.bring("meta/")
     return Place(repo_id or table.stem, far.local, table)
 
 

@@ -193,7 +193,7 @@ def test_the_temporary_folder_goes_with_the_process(folder_store, tmp_path):
     (tmp_path / "tmp").mkdir()
     program = (
         "import sys, pathlib; sys.path.insert(0, sys.argv[1])\n"
-        "from demoreel.storage.far.folder import _passing_home\n"
+        "from demoreel.storage.far.metadata_copy import _passing_home\n"
         "import os\n"
         "home = _passing_home(); (home / 'x').write_text('')\n"
         "child = os.fork()\n"
@@ -204,3 +204,86 @@ def test_the_temporary_folder_goes_with_the_process(folder_store, tmp_path):
     environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
     subprocess.run([sys.executable, "-c", program, "."], check=True, env=environment)
     assert not list((tmp_path / "tmp").iterdir())
+
+
+# Metadata that wait
+
+
+def add_episode_files(folder_store, count=30):
+    """Put many more files beside the table of episodes; return their names."""
+    first = folder_store.folder / "meta/episodes/chunk-000/file-000.parquet"
+    for number in range(1, count):
+        shutil.copy(first, first.with_name(f"file-{number:03d}.parquet"))
+    return [f"meta/episodes/chunk-000/file-{number:03d}.parquet" for number in range(count)]
+
+
+def test_many_tables_of_episodes_wait_until_they_are_wanted(folder_store):
+    names = add_episode_files(folder_store)
+    folder = opened(folder_store)
+    assert len(folder_store.asked) <= 20
+    assert not set(names) & set(folder_store.asked)
+    assert (folder.local / "meta/tasks.parquet").is_file()
+    assert [file.name for file in folder.waits("meta/episodes/")] == names
+    assert folder.waits("meta/episodes/", leaving="meta/episodes/chunk-000/") == []
+    assert folder.waits("meta/other/") == []
+    folder.bring("meta/episodes/")
+    for name in names:
+        assert (folder.local / name).read_bytes() == (folder_store.folder / name).read_bytes()
+    assert folder.waits("meta/episodes/") == []
+    folder_store.asked.clear()
+    folder.bring("meta/episodes/")
+    again = opened(folder_store)
+    assert again.waits("meta/episodes/") == []
+    assert folder_store.asked == ["folders", "meta/", "data/", "videos/"]
+
+
+def test_few_tables_of_episodes_do_not_wait(folder_store):
+    names = add_episode_files(folder_store, count=5)
+    folder = opened(folder_store)
+    assert all((folder.local / name).is_file() for name in names)
+    assert folder.waits("") == []
+
+
+def test_what_is_cut_off_here_is_brought_again(folder_store):
+    names = add_episode_files(folder_store)
+    folder = opened(folder_store)
+    folder.bring("meta/episodes/")
+    (folder.local / names[3]).write_bytes(b"PAR1")
+    folder.bring("meta/episodes/")
+    assert (folder.local / names[3]).read_bytes() == (folder_store.folder / names[3]).read_bytes()
+
+
+def test_what_has_changed_since_is_refused_when_it_is_wanted(folder_store):
+    names = add_episode_files(folder_store)
+    folder = opened(folder_store)
+    path = folder_store.folder / names[7]
+    path.write_bytes(path.read_bytes()[::-1])
+    with pytest.raises(ObjectChangedError, match=r"file-007|changed"):
+        folder.bring("meta/episodes/")
+    assert not (folder.local / names[7]).exists()
+    assert not list(folder.local.rglob(".*"))
+
+
+def test_no_room_for_what_waited(folder_store, home):
+    add_episode_files(folder_store)
+    folder = opened(folder_store)
+    shutil.rmtree(folder.local / "meta/episodes")
+    (folder.local / "meta/episodes").write_text("in the way")
+    with pytest.raises(StoreError, match="cannot be copied"):
+        folder.bring("meta/episodes/")
+
+
+def test_older_versions_wait_and_their_folders_tell_of_them(folder_store):
+    for version in range(1, 12):
+        kept = folder_store.folder / ".versions" / f"{version:08d}" / "meta"
+        (kept / "episodes").mkdir(parents=True)
+        for name in ("info.json", "episodes/x"):
+            (kept / name).write_text(str(version))
+    folder = opened(folder_store, with_versions=True)
+    assert len(folder_store.asked) <= 20
+    assert len(list((folder.local / ".versions").iterdir())) == 11
+    under = ".versions/00000005/meta/"
+    folder.bring(under, leaving=f"{under}episodes/")
+    assert (folder.local / under / "info.json").read_text() == "5"
+    assert not (folder.local / under / "episodes/x").exists()
+    assert not (folder.local / ".versions/00000004/meta/info.json").exists()

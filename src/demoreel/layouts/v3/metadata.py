@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from demoreel.errors import DemoreelWarning, FrameMismatchError
+from demoreel.errors import DemoreelWarning, FrameMismatchError, MetadataError
 from demoreel.layouts.base import Clip
 from demoreel.layouts.spans import Spans, resolve_spans
 from demoreel.layouts.v3.episode_table import EpisodeTable, read_tasks
@@ -34,27 +34,54 @@ class V3Metadata(ABC):
         info: Its info.
         filmed: The cameras whose pictures lie in videos.
         meta: The folder of the metadata, if not ``meta`` in ``root``.
+        before_episodes: Called before ``meta/episodes`` is read, which then waits until someone
+            wants to know about episodes.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
     """
 
     def __init__(
-        self, root: Path, info: Info, filmed: Sequence[str], *, meta: Path | None = None
+        self,
+        root: Path,
+        info: Info,
+        filmed: Sequence[str],
+        *,
+        meta: Path | None = None,
+        before_episodes: Callable[[], None] | None = None,
     ) -> None:
         self.root = root
         self.info = info
         self.meta = meta or root / "meta"
         self.tasks = read_tasks(self.meta / "tasks.parquet")
         self._filmed = tuple(filmed)
-        self._meta = EpisodeTable(root, self._filmed, meta=self.meta)
-        self.episodes = Episodes(
+        self._spans: ByteCache[object, tuple[np.ndarray, Spans]] = ByteCache(_SPAN_BYTES)
+        self._before_episodes = before_episodes
+        if before_episodes is None:
+            _ = self.episodes  # what is broken shows when a dataset is opened
+
+    @cached_property
+    def _meta(self) -> EpisodeTable:
+        if self._before_episodes is not None:
+            self._before_episodes()
+        return EpisodeTable(self.root, self._filmed, meta=self.meta)
+
+    @cached_property
+    def episodes(self) -> Episodes:
+        """All episodes, in the dataset's order.
+
+        Raises:
+            MetadataError: ``meta/episodes`` is missing, unreadable or contradictory.
+        """
+        found = Episodes(
             self._meta.column("episode_index"),
             self._meta.column("length"),
             details=self._details,
             where=str(self.meta / "episodes"),
         )
-        self._spans: ByteCache[object, tuple[np.ndarray, Spans]] = ByteCache(_SPAN_BYTES)
+        if self._before_episodes is not None and not len(found):
+            raise MetadataError("There are no episodes in meta/episodes.", dataset=self.root)
+        return found
 
     @cached_property
     def stats(self) -> Stats | None:

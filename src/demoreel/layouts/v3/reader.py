@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -25,8 +25,10 @@ class V3Reader(V3Metadata):
 
     layout = "v3.0"
 
-    def __init__(self, root: Path, info: Info) -> None:
-        super().__init__(root, info, filmed=info.video_keys)
+    def __init__(
+        self, root: Path, info: Info, *, before_episodes: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(root, info, filmed=info.video_keys, before_episodes=before_episodes)
 
     @cached_property
     def _rows(self) -> Rows:

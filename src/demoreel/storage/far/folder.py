@@ -3,23 +3,18 @@
 Metadata are small, and every reader wants all of them; so they are copied, once for each state of
 the dataset, into the user's cache, and read like those of any other dataset. The copy's name is
 made from the listing that it was copied by: a dataset that changes gets another one.
+
+Where they are many files, those about episodes and older versions are left where they lie, and
+brought when they are wanted first (``FarFolder.bring``): opening costs the same for all.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import hashlib
 import json
-import logging
 import os
-import shutil
-import tempfile
-import time
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+import re
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,24 +29,20 @@ from demoreel.errors import (
 )
 from demoreel.storage.far.cache import RangeCache, size_in_bytes
 from demoreel.storage.far.files import FarFile, Opener
+from demoreel.storage.far.metadata_copy import LISTING, MetadataCopy, bring_all, is_here
 from demoreel.storage.far.store_calls import Listed
-from demoreel.storage.far.threads import transfer
 from demoreel.storage.lance_places import RemotePlace
 from demoreel.storage.lru import ByteCache
 from demoreel.storage.names import OLD_METADATA, leads_elsewhere
 
 _MOST_REQUESTS = 20  # that opening makes, however many files there are
 _SPARE = 2  # for what a listing may cost more
-_META_PAGES = 3
+_ALL_PAGES = 1 << 20  # metadata of which some are missing would be wrong
+_FILES_A_PAGE = 1000  # that stores list in one answer
 _LEFT_FAR = ("meta/demoreel/",)  # counts of levels, which only statistics want
-_LISTING = "listing.json"
-_COPIES_KEPT = 4
-_COPIES_LIVE_S = 86400
 _TRIES = 4
 _DEFAULT_CACHE = "50GB"
 _MOST_FILES = 1 << 14
-
-_log = logging.getLogger(__name__)
 
 
 class FarStore(Opener, Protocol):
@@ -145,9 +136,49 @@ class FarFolder:
         return RangeCache(Path(self._cache_at[0]) / "ranges", self._cache_at[1])
 
     @cached_property
+    def _listing(self) -> dict[str, Any]:
+        listing: dict[str, Any] = json.loads((self.local / LISTING).read_bytes())
+        return listing
+
+    @cached_property
     def _listed(self) -> dict[str, tuple[int, str | None]]:
-        listing = json.loads((self.local / _LISTING).read_bytes())
-        return {name: (size, etag) for name, size, etag in listing["files"]}
+        return {name: (size, etag) for name, size, etag in self._listing["files"]}
+
+    def waits(self, under: str, *, leaving: str | None = None) -> list[Listed]:
+        """Return the metadata under a folder that lie far away still, but for those to be left."""
+        names = (name for name in self._listing.get("waiting", ()) if name.startswith(under))
+        found = [Listed(name, *self._listed[name]) for name in names]
+        return [
+            file
+            for file in found
+            if not (leaving and file.name.startswith(leaving)) and not is_here(self.local, file)
+        ]
+
+    def bring(self, under: str, *, leaving: str | None = None) -> None:
+        """Copy the metadata under a folder that lie far away still.
+
+        Cost: a request for each file, all at the same time; nothing if they are here.
+
+        Args:
+            under: The folder's name, with a slash at its end.
+            leaving: What in it to leave where it lies.
+
+        Raises:
+            ObjectChangedError: One is not what it was when the dataset was opened.
+            StoreError: The store does not answer, or there is no room.
+        """
+        files = self.waits(under, leaving=leaving)
+        try:
+            bring_all(self.store, self.uri, files, self.local)
+        except OSError as error:
+            if isinstance(error, DemoreelError):
+                raise
+            raise StoreError(
+                f"Metadata cannot be copied to this machine ({error.strerror}).",
+                hint="make room, or set DEMOREEL_CACHE to a folder that can be written to",
+                uri=self.uri,
+                folder=self.local,
+            ) from error
 
     def file(self, name: str) -> FarFile:
         """Return a file; nothing is asked for before it is read.
@@ -173,8 +204,9 @@ def open_folder(
 ) -> FarFolder:
     """Open a dataset's folder: list it, and copy its metadata if that was not done before.
 
-    Cost: at most 20 requests if the metadata are at most 14 files, whatever the number of others; a
-    request for each file of metadata more. Those of the same state are not fetched again.
+    Cost: at most 20 requests, whatever the number of files: where those about episodes and older
+    versions are too many, they come when they are wanted first. Metadata of the same state are not
+    fetched again.
 
     Args:
         store: Where it lies.
@@ -189,10 +221,10 @@ def open_folder(
     cache = _cache_of(cache_dir, cache_size)
     for attempt in range(_TRIES):
         folders = store.folders()
-        metadata = _metadata(store, folders, with_versions)
-        used = 2 + len(metadata) * store.requests_a_file
-        rest = _listing(store, folders, used=used)
-        copy = _Copy(store, metadata, rest, _empty_tables(folders, rest))
+        metadata, pages = _metadata(store, folders, with_versions)
+        at_once, waiting = _divided(metadata, _left_for_metadata(store, pages))
+        rest = _listing(store, folders, used=pages + len(at_once) * store.requests_a_file)
+        copy = MetadataCopy(store, store.uri, at_once, waiting, rest, _empty_tables(folders, rest))
         try:
             return FarFolder(store, copy.made_in(cache_home(cache_dir)), cache)
         except ObjectChangedError:  # someone is just replacing it
@@ -220,8 +252,12 @@ def cache_home(cache_dir: str | os.PathLike[str] | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "demoreel" / "far"
 
 
-def _metadata(store: FarStore, folders: Sequence[str], with_versions: bool) -> list[Listed]:
-    found, _ = store.files("meta/", most_pages=_META_PAGES) if "meta" in folders else ([], True)
+def _metadata(
+    store: FarStore, folders: Sequence[str], with_versions: bool
+) -> tuple[list[Listed], int]:
+    """Return the files of metadata, and how many requests it took to hear of them."""
+    found, _ = store.files("meta/", most_pages=_ALL_PAGES) if "meta" in folders else ([], True)
+    pages = 2 + len(found) // _FILES_A_PAGE
     if not any(file.name == "meta/info.json" for file in found):
         inside = ", ".join(f"{store.uri}/{name}" for name in folders[:3])
         raise DatasetNotFoundError(
@@ -230,7 +266,8 @@ def _metadata(store: FarStore, folders: Sequence[str], with_versions: bool) -> l
             uri=store.uri,
         )
     if with_versions and OLD_METADATA in folders:
-        found = found + store.files(f"{OLD_METADATA}/", most_pages=_META_PAGES)[0]
+        older, _ = store.files(f"{OLD_METADATA}/", most_pages=_ALL_PAGES)
+        found, pages = found + older, pages + 1 + len(older) // _FILES_A_PAGE
     wanted = [
         file for file in found if not file.name.startswith(_LEFT_FAR) and file.name[-1] != "/"
     ]
@@ -240,7 +277,20 @@ def _metadata(store: FarStore, folders: Sequence[str], with_versions: bool) -> l
                 f"A file of metadata has a name that leads elsewhere: {file.name!r}.",
                 uri=store.uri,
             )
-    return sorted(wanted)
+    return sorted(wanted), pages
+
+
+def _left_for_metadata(store: FarStore, used: int) -> int:
+    """Return how many files may be read as a whole when the folders of the rest are listed, too."""
+    return (_MOST_REQUESTS - _SPARE - used - 2) // store.requests_a_file
+
+
+def _divided(metadata: Sequence[Listed], most: int) -> tuple[list[Listed], list[Listed]]:
+    """Return what is copied at once, and what may wait until someone wants it."""
+    if len(metadata) <= most:
+        return list(metadata), []
+    at_once = [file for file in metadata if re.fullmatch("meta/[^/]+", file.name)]
+    return at_once, [file for file in metadata if file not in at_once]
 
 
 def _listing(store: FarStore, folders: Sequence[str], *, used: int) -> list[Listed]:
@@ -263,130 +313,3 @@ def _empty_tables(folders: Sequence[str], rest: Sequence[Listed]) -> list[str]:
         if len(parts) > 2 and parts[1].endswith(".lance"):  # an older layout of the Hub
             found.add(f"{parts[0]}/{parts[1]}")
     return sorted(found)
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """A copy of a dataset's metadata, of one state.
-
-    Attributes:
-        store: Where the dataset lies.
-        metadata: What is copied.
-        rest: What else was listed.
-        tables: Folders to make, that tell which Lance tables there are.
-    """
-
-    store: FarStore
-    metadata: Sequence[Listed]
-    rest: Sequence[Listed]
-    tables: Sequence[str]
-
-    def made_in(self, home: Path) -> Path:
-        """Return the copy's folder; made if it is not there, in a temporary folder if need be.
-
-        Raises:
-            StoreError: The metadata cannot be had, or there is no room for them anywhere.
-        """
-        state = _digest(repr((self.metadata, self.rest, self.tables)))[:24]
-        local = home / _digest(self.store.uri)[:16] / state
-        if self.store.pins and any(file.etag is None for file in self.metadata):
-            # Nothing tells this state from another: the copy serves this once.
-            local = _passing_home() / uuid.uuid4().hex
-        if self._is_whole(local):
-            with contextlib.suppress(OSError):
-                os.utime(local)
-            return local
-        try:
-            self._make(local)
-        except OSError as error:
-            if isinstance(error, DemoreelError):
-                raise
-            _log.warning("metadata are not kept in %s: %s", home, error.strerror)
-            local = _passing_home() / local.name
-            try:
-                self._make(local)
-            except OSError as again:
-                raise StoreError(
-                    f"The metadata cannot be copied to this machine ({again.strerror}).",
-                    hint="set DEMOREEL_CACHE to a folder that can be written to",
-                    uri=self.store.uri,
-                    folder=home,
-                ) from again
-        _forget_old_copies(local)
-        return local
-
-    def _is_whole(self, local: Path) -> bool:
-        """Whether nothing is missing; caches are cleaned by others, and machines lose power."""
-        try:
-            return (
-                json.loads((local / _LISTING).read_bytes())["uri"] == self.store.uri
-                and all((local / file.name).stat().st_size == file.size for file in self.metadata)
-                and all((local / name).is_dir() for name in self.tables)
-            )
-        except (OSError, ValueError, KeyError):
-            return False
-
-    def _make(self, local: Path) -> None:
-        staged = local.with_name(f".{local.name}.{uuid.uuid4().hex}")
-        staged.mkdir(mode=0o700, parents=True)
-        try:
-            for name in self.tables:
-                (staged / name).mkdir(parents=True)
-            arriving = [transfer(partial(self._bring, file, staged)) for file in self.metadata]
-            try:
-                for ended in arriving:
-                    ended.result()
-            finally:
-                for waiting in arriving:
-                    waiting.cancel()
-            listing = {"uri": self.store.uri, "files": [*self.metadata, *self.rest]}
-            (staged / _LISTING).write_text(json.dumps(listing))
-            self._put_in_place(staged, local)
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
-
-    def _bring(self, file: Listed, folder: Path) -> None:
-        uri = f"{self.store.uri}/{file.name}"
-        far = FarFile(self.store, file.name, uri=uri, size=file.size, etag=file.etag, cache=None)
-        data = far.read(0, file.size)
-        path = folder / file.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-    def _put_in_place(self, staged: Path, local: Path) -> None:
-        try:
-            staged.rename(local)
-        except OSError:
-            if self._is_whole(local):  # another process was faster
-                return
-            shutil.rmtree(local, ignore_errors=True)
-            staged.rename(local)
-
-
-@lru_cache(maxsize=1)
-def _passing_home() -> Path:
-    """Return a folder that is gone when this process ends."""
-    folder = tempfile.mkdtemp(prefix="demoreel-")
-    owner = os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == owner:  # forked children use it, too
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return Path(folder)
-
-
-def _forget_old_copies(newest: Path) -> None:
-    """Remove copies of states that nobody has opened for a day, but for the newest few."""
-    found: Mapping[Path, float] = {}
-    with contextlib.suppress(OSError):
-        found = {place: place.stat().st_mtime for place in newest.parent.iterdir()}
-    old = sorted(found, key=lambda place: -found[place])[_COPIES_KEPT:]
-    for place in old:
-        if time.time() - found[place] > _COPIES_LIVE_S:
-            shutil.rmtree(place, ignore_errors=True)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,188 @@
+"""A copy of a far dataset's metadata, of one state, in the user's cache."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+from demoreel.errors import DemoreelError, StoreError
+from demoreel.storage.far.files import FarFile, Opener
+from demoreel.storage.far.store_calls import Listed
+from demoreel.storage.far.threads import transfer
+
+LISTING = "listing.json"
+"""What the copy was made by: the dataset's files, and which of them are copied later."""
+
+_COPIES_KEPT = 4
+_COPIES_LIVE_S = 86400
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class MetadataCopy:
+    """A copy of a dataset's metadata, of one state.
+
+    Attributes:
+        store: Where the dataset lies.
+        uri: What to call that.
+        metadata: What is copied.
+        waiting: What is copied later.
+        rest: What else was listed.
+        tables: Folders to make, that tell which Lance tables there are.
+    """
+
+    store: Opener
+    uri: str
+    metadata: Sequence[Listed]
+    waiting: Sequence[Listed]
+    rest: Sequence[Listed]
+    tables: Sequence[str]
+
+    def made_in(self, home: Path) -> Path:
+        """Return the copy's folder; made if it is not there, in a temporary folder if need be.
+
+        Raises:
+            StoreError: The metadata cannot be had, or there is no room for them anywhere.
+        """
+        what = (self.metadata, self.waiting, self.rest, self.tables)
+        state = _digest(repr(what))[:24]
+        local = home / _digest(self.uri)[:16] / state
+        every = [*self.metadata, *self.waiting]
+        if self.store.pins and any(file.etag is None for file in every):
+            # Nothing tells this state from another: the copy serves this once.
+            local = _passing_home() / uuid.uuid4().hex
+        if self._is_whole(local):
+            with contextlib.suppress(OSError):
+                os.utime(local)
+            return local
+        try:
+            self._make(local)
+        except OSError as error:
+            if isinstance(error, DemoreelError):
+                raise
+            _log.warning("metadata are not kept in %s: %s", home, error.strerror)
+            local = _passing_home() / local.name
+            try:
+                self._make(local)
+            except OSError as again:
+                raise StoreError(
+                    f"The metadata cannot be copied to this machine ({again.strerror}).",
+                    hint="set DEMOREEL_CACHE to a folder that can be written to",
+                    uri=self.uri,
+                    folder=home,
+                ) from again
+        _forget_old_copies(local)
+        return local
+
+    def _is_whole(self, local: Path) -> bool:
+        """Whether nothing is missing; caches are cleaned by others, and machines lose power."""
+        try:
+            return (
+                json.loads((local / LISTING).read_bytes())["uri"] == self.uri
+                and all(is_here(local, file) for file in self.metadata)
+                and all((local / name).is_dir() for name in self.tables)
+            )
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def _make(self, local: Path) -> None:
+        staged = local.with_name(f".{local.name}.{uuid.uuid4().hex}")
+        staged.mkdir(mode=0o700, parents=True)
+        try:
+            for name in self.tables:
+                (staged / name).mkdir(parents=True)
+            for file in self.waiting:  # which versions there are is told by their folders
+                (staged / file.name).parent.mkdir(parents=True, exist_ok=True)
+            bring_all(self.store, self.uri, self.metadata, staged)
+            listing = {
+                "uri": self.uri,
+                "files": [*self.metadata, *self.waiting, *self.rest],
+                "waiting": [file.name for file in self.waiting],
+            }
+            (staged / LISTING).write_text(json.dumps(listing))
+            self._put_in_place(staged, local)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+    def _put_in_place(self, staged: Path, local: Path) -> None:
+        try:
+            staged.rename(local)
+        except OSError:
+            if self._is_whole(local):  # another process was faster
+                return
+            shutil.rmtree(local, ignore_errors=True)
+            staged.rename(local)
+
+
+def is_here(folder: Path, file: Listed) -> bool:
+    """Whether a file was copied into a folder."""
+    with contextlib.suppress(OSError):
+        return (folder / file.name).stat().st_size == file.size
+    return False
+
+
+def bring_all(store: Opener, uri: str, files: Sequence[Listed], folder: Path) -> None:
+    """Copy files into a folder, all at the same time; each is there as a whole or not at all."""
+    arriving = [transfer(partial(_bring, store, uri, file, folder)) for file in files]
+    try:
+        for ended in arriving:
+            ended.result()
+    finally:
+        for waiting in arriving:
+            waiting.cancel()
+
+
+def _bring(store: Opener, uri: str, file: Listed, folder: Path) -> None:
+    whole = f"{uri}/{file.name}"
+    far = FarFile(store, file.name, uri=whole, size=file.size, etag=file.etag, cache=None)
+    data = far.read(0, file.size)
+    path = folder / file.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        fresh.write_bytes(data)
+        os.replace(fresh, path)  # other processes may be looking
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+@lru_cache(maxsize=1)
+def _passing_home() -> Path:
+    """Return a folder that is gone when this process ends."""
+    folder = tempfile.mkdtemp(prefix="demoreel-")
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # forked children use it, too
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return Path(folder)
+
+
+def _forget_old_copies(newest: Path) -> None:
+    """Remove copies of states that nobody has opened for a day, but for the newest few."""
+    found: Mapping[Path, float] = {}
+    with contextlib.suppress(OSError):
+        found = {place: place.stat().st_mtime for place in newest.parent.iterdir()}
+    old = sorted(found, key=lambda place: -found[place])[_COPIES_KEPT:]
+    for place in old:
+        if time.time() - found[place] > _COPIES_LIVE_S:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
