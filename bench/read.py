@@ -81,13 +81,12 @@ def measure(options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     return results
 
 
-def draw_batches(root: Path) -> dict[str, list[list[int]]]:
+def draw_batches(root: Path, *, frames: int = 64, windows: int = 24) -> dict[str, list[list[int]]]:
     info = json.loads((root / "meta/info.json").read_text())
     rng = np.random.default_rng(0)
-    counts = {"frames": 64, "windows": 24}
     return {
         kind: rng.integers(0, info["total_frames"], (count, 32)).tolist()
-        for kind, count in counts.items()
+        for kind, count in (("frames", frames), ("windows", windows))
     }
 
 

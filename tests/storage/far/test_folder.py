@@ -244,6 +244,22 @@ def test_few_tables_of_episodes_do_not_wait(folder_store):
     assert folder.waits("") == []
 
 
+@pytest.mark.parametrize("requests_a_file", [1, 2])
+def test_as_many_as_fit_do_not_wait(folder_store, requests_a_file):
+    folder_store.requests_a_file = requests_a_file
+    waited = []
+    for count in range(1, 16):
+        add_episode_files(folder_store, count)
+        folder_store.asked.clear()
+        folder = opened(folder_store)
+        files = [name for name in folder_store.asked if "." in name]
+        lists = len(folder_store.asked) - len(files)
+        assert lists + len(files) * requests_a_file <= 18  # two more pages may be to be listed
+        waited.append(bool(folder.waits("")))
+    assert waited == sorted(waited)
+    assert set(waited) == {False, True}
+
+
 def test_what_is_cut_off_here_is_brought_again(folder_store):
     names = add_episode_files(folder_store)
     folder = opened(folder_store)
