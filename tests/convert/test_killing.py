@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import demoreel
-from demoreel.errors import DatasetBusyError
+from demoreel.errors import DatasetBusyError, TargetExistsError
 
 pytestmark = [
     pytest.mark.soak,
@@ -139,7 +139,7 @@ def test_killed_when_all_is_done(make, tmp_path, layout, to, assert_same_items):
     assert report.verified.rows == report.frames
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == files
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    with pytest.raises(demoreel.errors.TargetExistsError, match="already something"):
+    with pytest.raises(TargetExistsError, match="already something"):
         demoreel.convert(root, out, to=to)
 
 
@@ -149,23 +149,51 @@ def test_killed_when_all_is_done_and_changed_since(make, tmp_path, to):
     run(root, out, to, "kill after rename")
     info = out / "meta" / "info.json"
     info.write_text(info.read_text())
-    with pytest.raises(demoreel.errors.TargetExistsError):
+    with pytest.raises(TargetExistsError):
         demoreel.convert(root, out, to=to)
     (out / "mine").write_text("")
     (out / "meta" / "info.json").unlink()
-    with pytest.raises(demoreel.errors.TargetExistsError):
+    with pytest.raises(TargetExistsError):
         demoreel.convert(root, out, to=to)
 
 
-def test_killed_when_all_is_done_and_damaged_since(make, tmp_path):
+@pytest.mark.parametrize("to", ["v3.0", "v2.1"])
+def test_killed_when_all_is_done_and_damaged_since(make, tmp_path, to):
     root, out = make("v3.0 videos"), tmp_path / "out"
-    run(root, out, "v3.0", "kill after rename")
+    run(root, out, to, "kill after rename")
     video = next(out.rglob("*.mp4"))
-    content = bytearray(video.read_bytes())
+    content, times = bytearray(video.read_bytes()), video.stat()
     content[len(content) // 2] ^= 1
-    video.write_bytes(bytes(content))
-    with pytest.raises(demoreel.errors.ConversionError):
-        demoreel.convert(root, out, to="v3.0")
+    with open(video, "r+b") as file:  # the same file
+        file.write(content)
+    with pytest.raises(TargetExistsError):  # somebody has written to it
+        demoreel.convert(root, out, to=to)
+    os.utime(video, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(demoreel.errors.ConversionError):  # nobody has, but the disk is bad
+        demoreel.convert(root, out, to=to)
+
+
+def test_another_conversion_does_not_take_the_result_for_its_own(make, tmp_path):
+    """What the first has noted is still there when the second is killed in the middle."""
+    root, out = make("v3.0 videos"), tmp_path / "out"
+    run(root, out, "lance-video", "kill after rename")
+    program = PROGRAM.replace("progress=progress", "progress=progress, overwrite=True")
+    command = [sys.executable, "-c", program, str(root), str(out), "lance-native"]
+    for what in ("kill at", ""):
+        subprocess.run([*command, what, "write"], capture_output=True, timeout=120, check=False)
+    assert demoreel.open(out).layout == "lance-native"
+
+
+def test_with_other_options_it_is_another_conversion(make, tmp_path):
+    root = make("v3.0 videos")
+    program = PROGRAM.replace("progress=progress", "progress=progress, picture_stats=False")
+    command = [sys.executable, "-c", program, str(root), str(tmp_path / "out"), "v2.1"]
+    done = subprocess.run([*command, "kill after rename", ""], timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL
+    with pytest.raises(TargetExistsError):
+        demoreel.convert(root, tmp_path / "out", to="v2.1")
+    report = demoreel.convert(root, tmp_path / "out", to="v2.1", picture_stats=False)
+    assert report.resumed_parts == report.parts
 
 
 def test_another_plan_begins_anew(make, tmp_path, assert_same_items):
@@ -199,15 +227,16 @@ def test_interrupted_it_leaves_nothing(make, tmp_path, to, name, code):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_conversions_to_the_same_folder(make, tmp_path, assert_same_items):
+@pytest.mark.parametrize("to", ["lance-video", "v2.1"])
+def test_two_conversions_to_the_same_folder(make, tmp_path, to, assert_same_items):
     root, out = make("v3.0 videos"), tmp_path / "out"
-    command = [sys.executable, "-c", PROGRAM, str(root), str(out), "lance-video", "wait", "finish"]
+    command = [sys.executable, "-c", PROGRAM, str(root), str(out), to, "wait", "finish"]
     first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None
     assert first.stdin is not None
     assert first.stdout.readline() == "here\n"
     with pytest.raises(DatasetBusyError):
-        demoreel.convert(root, out, to="lance-video")
+        demoreel.convert(root, out, to=to)
     first.stdin.write("go\n")
     first.stdin.close()
     assert first.wait(timeout=60) == 0

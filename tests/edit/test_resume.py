@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,11 +98,12 @@ def rename_and_die(old, new):
     if os.fspath(new) == sys.argv[2]:
         os.kill(os.getpid(), signal.SIGKILL)
 os.rename = rename_and_die
-made = demoreel.cut(sys.argv[1]).delete(2)
+made = demoreel.cut(sys.argv[1])
 """
+RENDER = "made.delete(2).render(sys.argv[2])"
 
 
-def killed_at_the_end(source: Path, target: Path, what: str = "made.render(sys.argv[2])") -> None:
+def killed_at_the_end(source: Path, target: Path, what: str = RENDER) -> None:
     program = [sys.executable, "-c", AT_THE_END + what, str(source), str(target)]
     assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
 
@@ -125,6 +127,34 @@ def test_killed_when_all_is_done_but_by_another_cut(sources, tmp_path):
     killed_at_the_end(sources["small_files"], tmp_path / "out")
     with pytest.raises(TargetExistsError):
         demoreel.cut(sources["small_files"]).delete(1).render(tmp_path / "out")
+
+
+def test_killed_when_all_is_done_but_less_was_compared(sources, tmp_path):
+    what = "made.delete(2).render(sys.argv[2], verify=False)"
+    killed_at_the_end(sources["small_files"], tmp_path / "out", what)
+    made = demoreel.cut(sources["small_files"]).delete(2)
+    with pytest.raises(TargetExistsError):
+        made.render(tmp_path / "out", verify="full")
+    assert made.render(tmp_path / "out", verify=False).committed
+
+
+def test_a_cut_is_not_a_conversion(sources, tmp_path):
+    what = "made.render(sys.argv[2], verify=False)"
+    killed_at_the_end(sources["v2.1"], tmp_path / "out", what)
+    with pytest.raises(TargetExistsError):
+        demoreel.convert(sources["v2.1"], tmp_path / "out", to="v3.0")
+
+
+def test_what_a_dead_cut_has_left_is_no_shard(sources, tmp_path):
+    out = tmp_path / "out"
+    killed_at_the_end(sources["small_files"], out)
+    shutil.rmtree(out)
+    with pytest.raises(ArgumentError, match="No shard"):
+        commit(out)
+    made = demoreel.cut(sources["small_files"]).delete(1)
+    made.render(out, shard=(0, 1))
+    assert commit(out).committed
+    assert_is(opened(out), made)
 
 
 def test_shards_are_committed_and_killed(sources, tmp_path):

@@ -109,6 +109,25 @@ def test_what_was_changed_after_a_kill_is_not_taken_for_the_result(sources, tmp_
     assert not (tmp_path / "val").exists()
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 10)])
+def test_what_was_damaged_after_a_kill_is_not_taken_for_the_result(sources, tmp_path, damage):
+    killed(sources["small_files"], tmp_path, "begin")
+    damage(next((tmp_path / "train").rglob("data/*/*.parquet")))
+    with pytest.raises(TargetExistsError):
+        render(parts_of(sources["small_files"], tmp_path))
+
+
+def test_a_remembered_part_is_no_shard(sources, tmp_path):
+    from demoreel.edit.render import commit
+
+    killed(sources["small_files"], tmp_path, "begin")
+    with pytest.raises(ArgumentError, match="No shard"):
+        commit(tmp_path / "train")
+    first, second = render(parts_of(sources["small_files"], tmp_path))
+    assert first.resumed == first.tasks > 0
+    assert second.committed
+
+
 def test_a_refused_part_stops_all(sources, tmp_path):
     parts = parts_of(sources["small_files"], tmp_path)
     inside = {**parts, str(sources["small_files"] / "inside"): parts[str(tmp_path / "val")]}

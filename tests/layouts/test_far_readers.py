@@ -388,7 +388,7 @@ def many(tmp_path_factory):
 
 @pytest.mark.parametrize("layout", ["v3.0", "lance-video", "lance-frames"])
 def test_tables_of_episodes_come_when_they_are_wanted(many, s3, proxy, layout):
-    uri, here = s3.upload(many[layout], f"many/{layout}"), demoreel.open(many[layout])
+    uri, here = s3.upload(many[layout], f"episode tables/{layout}"), demoreel.open(many[layout])
     proxy.reset()
     there = demoreel.open(uri)
     assert (there.layout, there.info.total_episodes, dict(there.tasks)) == (
@@ -412,7 +412,7 @@ def test_tables_of_episodes_come_when_they_are_wanted(many, s3, proxy, layout):
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.soak)])
 def test_processes_that_want_them_first(many, s3, proxy, method):
-    uri = s3.upload(many["v3.0"], f"many/{method}")
+    uri = s3.upload(many["v3.0"], f"episode tables/{method}")
     here, there = demoreel.open(many["v3.0"]), demoreel.open(uri)
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
         jobs = [pool.submit(_read, there, [7, 40, n]) for n in range(3)]
@@ -420,10 +420,26 @@ def test_processes_that_want_them_first(many, s3, proxy, method):
             assert_same_batch(job.result(timeout=120), here.batch([7, 40, number]))
 
 
+PLAN = """
+import sys
+from demoreel.edit.cut import load
+print(len(load(sys.argv[1]).plan().clips))
+"""
+
+
+@pytest.mark.parametrize("layout", ["v3.0", "lance-video"])
+def test_a_cut_list_of_them_on_another_machine(many, s3, proxy, layout, tmp_path, monkeypatch):
+    uri = s3.upload(many[layout], f"episode tables/cut {layout}")
+    demoreel.cut(uri).delete(3).save(tmp_path / "list.json")
+    monkeypatch.setenv("DEMOREEL_CACHE", str(tmp_path / "cold"))
+    command = [sys.executable, "-c", PLAN, str(tmp_path / "list.json")]
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout == b"23\n"
+
+
 def test_a_table_of_episodes_that_is_broken_or_gone(many, s3, proxy):
-    uri = s3.upload(many["v3.0"], "many/broken")
+    uri = s3.upload(many["v3.0"], "episode tables/broken")
     there, gone = demoreel.open(uri), demoreel.open(uri, cache_dir=None)
-    name = "many/broken/meta/episodes/chunk-000/file-011.parquet"
+    name = "episode tables/broken/meta/episodes/chunk-000/file-011.parquet"
     s3.put(name, b"PAR1" + s3.get(name)[4:-4] + b"XXXX")
     with pytest.raises(demoreel.errors.ObjectChangedError, match="file-011"):
         len(there)

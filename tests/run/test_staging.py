@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 
 import pytest
 
@@ -53,6 +54,48 @@ def test_what_is_made_is_remembered_until_it_is_forgotten(tmp_path):
     forget(out, **work)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert not was_made(out, **work)
+
+
+def test_nothing_is_forgotten_that_another_is_at(tmp_path):
+    out, work = tmp_path / "out", {"kind": "cut", "fingerprint": PRINT}
+    with staging(out, **work, remember=True) as stage:
+        write_info(stage, "x")
+        stage.commit()
+    with staging(out, **work, remember=True):
+        forget(out, **work)
+        assert stage.folder.is_dir()
+    shutil.rmtree(out)
+    with staging(out, **work) as stage:
+        stage.note("one", {"files": {}})
+        stage.settle()
+        forget(out, **work)
+        assert stage.done("one") == {"files": {}}
+        write_info(stage, "y")
+        stage.commit()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_of_other_work_the_result_is_not_taken(tmp_path):
+    out, work = tmp_path / "out", {"kind": "cut", "fingerprint": PRINT}
+    with staging(out, **work, work="this", remember=True) as stage:
+        write_info(stage, "x")
+        stage.commit()
+    assert was_made(out, **work, work="this")
+    assert not was_made(out, **work, work="that")
+    with pytest.raises(TargetExistsError), staging(out, **work, work="that"):
+        pass
+    assert was_made(out, **work, work="this")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full")])
+def test_what_cannot_go_on_does_not_stay(tmp_path, error):
+    out, work = tmp_path / "out", {"kind": "cut", "fingerprint": PRINT}
+    with (
+        pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else DiskFullError),
+        staging(out, **work, resumable=False),
+    ):
+        raise error
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_changed_is_not_what_was_made(tmp_path):

@@ -129,7 +129,10 @@ class _Work(FormChoices):
         lists = {target: made.cutlist for target, made in cuts.items()}
         form = Form(**self._form)
         if self.dry_run:
-            show_plans(out, plan_several(lists, form=form, overwrite=self.overwrite))
+            plans = plan_several(
+                lists, form=form, overwrite=self.overwrite, verification=self.verify
+            )
+            show_plans(out, plans)
             return
         done = render_several(
             lists,

@@ -16,7 +16,7 @@ from demoreel.convert.plan import Plan, make_plan
 from demoreel.convert.progress import Meter, Stopped
 from demoreel.convert.report import ConvertReport, Verified
 from demoreel.convert.source import unchanged
-from demoreel.convert.staging import Staging, check_target, staging
+from demoreel.convert.staging import Staging, check_target, made_before, staging
 from demoreel.convert.v3_target import V3Target
 from demoreel.convert.verify import verify as verified
 from demoreel.edit.recent_rows import remembering
@@ -36,7 +36,8 @@ def convert_by_copying(source: Path, target: Path, options: Options) -> ConvertR
     if plan.to != "v3.0":
         row_schema(plan)  # refuses features that Lance cannot hold before anything is made
     if options.dry_run:
-        check_target(target, overwrite=options.overwrite)
+        if not made_before(target, plan.fingerprint):
+            check_target(target, overwrite=options.overwrite)
         return _report(plan, began, dry_run=True)
     with (
         staging(target, plan.fingerprint, overwrite=options.overwrite) as stage,

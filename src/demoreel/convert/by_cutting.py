@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ from demoreel.errors import ArgumentError, FrameMismatchError, VideoError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.run.local import LocalEngine
-from demoreel.run.staging import staging_folder
 from demoreel.storage.atomic import refuse_overlap
 from demoreel.storage.replace import replacing
 
@@ -59,11 +57,12 @@ def convert_by_cutting(source: Path, target: Path, options: Options) -> ConvertR
     reader = open_reader(source)
     refuse_overlap(source, target)
     work = _Work(reader, options)
-    if not made_before(target, work.plan):
+    made = made_before(target, work.plan, verification="none", besides=work.besides)
+    if not made:
         check_target(target, overwrite=options.overwrite)
     if options.dry_run:
         return _report(work, target, began)
-    if options.overwrite and target.exists() and not made_before(target, work.plan):
+    if options.overwrite and target.exists() and not made:
         with replacing(target, keep=None) as new:
             work.write(new)
     else:
@@ -149,6 +148,11 @@ class _Work:
             self.notes.append(f"statistics of {names} were missing, and are {did}")
 
     @property
+    def besides(self) -> str:
+        """What a conversion is besides a cut: its result is none, and a cut's is not its."""
+        return f"converted, picture statistics: {self.options.picture_stats}"
+
+    @property
     def video_bytes(self) -> int:
         """Bytes of video to be written."""
         return sum(video.size for video in self.plan.videos)
@@ -159,26 +163,22 @@ class _Work:
         self._meter = Meter(
             self.options.progress, frames=int(plan.start[-1]), video_bytes=self.video_bytes
         )
-        try:
-            with remembering(plan.readers[0]):
-                done = render(
-                    self._cut.cutlist,
-                    target,
-                    form=self._form,
-                    engine=LocalEngine(self._jobs),
-                    verification="none",
-                    report=self._meter.reach,
-                    plan=plan,
-                    check=self._finish,
-                )
-        except BaseException:
-            shutil.rmtree(
-                staging_folder(target, kind="cut", fingerprint=plan.fingerprint),
-                ignore_errors=True,
+        with remembering(plan.readers[0]):
+            done = render(
+                self._cut.cutlist,
+                target,
+                form=self._form,
+                engine=LocalEngine(self._jobs),
+                verification="none",
+                report=self._meter.reach,
+                plan=plan,
+                check=self._finish,
+                besides=self.besides,
+                resumable=False,
             )
-            raise
         self.parts, self.resumed = done.tasks, done.resumed
         if not self._finished:  # an earlier attempt had, and was killed just after
+            self._say_missing(_without_stats(open_reader(target)))
             self._look(target)
 
     @property

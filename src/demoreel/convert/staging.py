@@ -28,7 +28,7 @@ from typing import Any
 from demoreel.errors import TargetExistsError
 from demoreel.storage.atomic import refuse_existing, sync_path
 from demoreel.storage.hidden_folder import lock_folder, make_parents, remove_empty
-from demoreel.storage.made import is_made, note_made
+from demoreel.storage.made import forget_made, is_made, note_made, remove_with_note
 from demoreel.storage.replace import exchange
 
 _IN_PARTS = {"data", "videos"}  # folders whose files are forced to disk as they are written
@@ -50,6 +50,7 @@ class Staging:
         self.dataset = folder / "dataset"
         self.done: dict[str, Any] = {}
         self.committed = False
+        self._work = ""
         self._target = target
         self._overwrite = overwrite
         self._journal = folder / "journal.jsonl"
@@ -57,11 +58,13 @@ class Staging:
 
     def begin(self, fingerprint: str) -> None:
         """Go on from what a killed conversion with the same plan has left, or begin anew."""
-        lines = self._read_journal()
-        same = bool(lines) and lines[0] == {"plan": fingerprint}
-        if same and is_made(self.folder, self._target):
+        self._work = fingerprint
+        if is_made(self.folder, self._target, fingerprint):
             self.committed = True
             return
+        forget_made(self.folder)
+        lines = self._read_journal()
+        same = bool(lines) and lines[0] == {"plan": fingerprint}
         if same and {"committing": True} not in lines and self.dataset.is_dir():
             self.done = {line["part"]: line["note"] for line in lines[1:] if "part" in line}
             return
@@ -107,7 +110,7 @@ class Staging:
         check_target(self._target, overwrite=self._overwrite)
         self._append({"committing": True})
         sync_path(self._journal)
-        note_made(self.folder, self.dataset)
+        note_made(self.folder, self.dataset, self._work)
         if _has_something(self._target):
             self._replace()
         else:
@@ -158,7 +161,7 @@ def staging(target: Path, fingerprint: str, *, overwrite: bool) -> Iterator[Stag
         DatasetBusyError: Another conversion to the same target is running.
     """
     folder = _hidden(target)
-    if not is_made(folder, target):
+    if not made_before(target, fingerprint):
         check_target(target, overwrite=overwrite)
     made = make_parents(target.parent)
     lock = lock_folder(folder, target)
@@ -170,9 +173,14 @@ def staging(target: Path, fingerprint: str, *, overwrite: bool) -> Iterator[Stag
             check_target(target, overwrite=overwrite)
         yield stage
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_with_note(folder)
         os.close(lock)
         remove_empty(made)
+
+
+def made_before(target: Path, fingerprint: str) -> bool:
+    """Whether a conversion with this very plan was killed when it had done all."""
+    return is_made(_hidden(target), target, fingerprint)
 
 
 def _hidden(target: Path) -> Path:

@@ -28,6 +28,7 @@ from demoreel.errors import ArgumentError
 from demoreel.layouts.detect import open_reader
 from demoreel.run.local import LocalEngine
 from demoreel.run.staging import (
+    ORDER,
     Staging,
     forget,
     refuse_small_disk,
@@ -42,7 +43,6 @@ from demoreel.storage.json_files import read_json
 from demoreel.storage.local import let_go_of
 
 _KIND = "cut"
-_ORDER = "order.json"
 
 Report = Callable[[float], None]
 """Called with the share of the bytes that are written, from 0 to 1."""
@@ -97,6 +97,8 @@ def render(
     plan: Plan | None = None,
     check: Callable[[Path], None] | None = None,
     remember: bool = False,
+    besides: str = "",
+    resumable: bool = True,
 ) -> Rendered:
     """Write the dataset that a cut list describes.
 
@@ -116,6 +118,8 @@ def render(
         check: Called with the folder when all is in it, before the target appears; what it raises
             is raised here, and then nothing is kept. It may add to ``meta/``.
         remember: Let the same call find that all is done, until ``forget_made``.
+        besides: What ``check`` adds; a result with something else is not taken for this one.
+        resumable: Whether Ctrl-C and a full disk leave something to go on from; a kill always does.
 
     Raises:
         ArgumentError: The cut list makes no sense; nothing was written.
@@ -134,8 +138,10 @@ def render(
         place,
         kind=_KIND,
         fingerprint=plan.fingerprint,
+        work=_work(verification, besides),
         shared=shard is not None,
         remember=remember,
+        resumable=resumable,
     ) as stage:
         tasks = tasks_of(plan, stage)
         undone, own = [], []
@@ -174,7 +180,8 @@ def commit(target: str | os.PathLike[str], *, verification: Verify = "ends") -> 
     place = Path(target)
     cutlist, form = _ordered(place)
     plan = make_plan(cutlist, form=form)
-    stage = Staging(staging_folder(place, kind=_KIND, fingerprint=plan.fingerprint), place)
+    folder = staging_folder(place, kind=_KIND, fingerprint=plan.fingerprint)
+    stage = Staging(folder, place, _work(verification))
     undone = [task.name for task in tasks_of(plan, stage) if stage.done(task.name) is None]
     if undone and not stage.committed:
         raise ArgumentError(
@@ -185,19 +192,26 @@ def commit(target: str | os.PathLike[str], *, verification: Verify = "ends") -> 
     return render(cutlist, place, form=form, verification=verification)
 
 
-def made_before(target: Path, plan: Plan) -> bool:
-    """Whether ``render`` with this very plan would find that the target is there already."""
-    return was_made(target, kind=_KIND, fingerprint=plan.fingerprint)
+def made_before(
+    target: Path, plan: Plan, *, verification: Verify = "ends", besides: str = ""
+) -> bool:
+    """Whether ``render`` with this plan and these options would find that all is done."""
+    work = _work(verification, besides)
+    return was_made(target, kind=_KIND, fingerprint=plan.fingerprint, work=work)
 
 
-def forget_made(target: Path, plan: Plan) -> None:
+def forget_made(target: Path, plan: Plan, *, verification: Verify = "ends") -> None:
     """Forget what ``render`` was asked to remember of a target."""
-    forget(target, kind=_KIND, fingerprint=plan.fingerprint)
+    forget(target, kind=_KIND, fingerprint=plan.fingerprint, work=_work(verification))
+
+
+def _work(verification: Verify, besides: str = "") -> str:
+    return f"verified {verification} {besides}".rstrip()
 
 
 def _note_order(stage: Staging, cutlist: CutList, form: Form) -> None:
     """Note what is being written, for ``commit`` to find."""
-    order = stage.folder / _ORDER
+    order = stage.folder / ORDER
     if not order.exists():
         noted = {"cutlist": cutlist.to_json(), "form": asdict(form)}
         write_whole(order, lambda path: _write_json(path, noted))
@@ -208,7 +222,9 @@ def _write_json(path: Path, value: object) -> None:
 
 
 def _ordered(target: Path) -> tuple[CutList, Form]:
-    found = sorted(target.parent.glob(f".{glob.escape(target.name)}.{_KIND}-*/{_ORDER}"))
+    orders = target.parent.glob(f".{glob.escape(target.name)}.{_KIND}-*/{ORDER}")
+    # Without its dataset, it had given that its place, which is another's now or nobody's.
+    found = sorted(o for o in orders if target.exists() or (o.parent / "dataset").is_dir())
     if len(found) != 1:
         raise ArgumentError(
             "No shard of a cut to this folder has written anything."

@@ -16,6 +16,7 @@ from demoreel.edit.far import render_anywhere
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Rendered, Report, forget_made, made_before
 from demoreel.edit.target_info import Form
+from demoreel.edit.verify import Verify
 from demoreel.storage.atomic import refuse_existing, refuse_overlap
 from demoreel.storage.far.send import refuse_far_overlap, refuse_far_target
 from demoreel.storage.far.uris import is_far
@@ -25,7 +26,11 @@ Progress = Callable[[str], AbstractContextManager[Report | None]]
 
 
 def plan_several(
-    cuts: Mapping[str, CutList], *, form: Form, overwrite: bool = False
+    cuts: Mapping[str, CutList],
+    *,
+    form: Form,
+    overwrite: bool = False,
+    verification: Verify = "ends",
 ) -> dict[str, Plan]:
     """Plan all, and refuse targets at which there is something already. Nothing is written.
 
@@ -41,7 +46,7 @@ def plan_several(
                 refuse_overlap(source.path, Path(target))
         if is_far(target):
             refuse_far_target(target, overwrite=overwrite)
-        elif not made_before(Path(target), plan):
+        elif not made_before(Path(target), plan, verification=verification):
             refuse_existing(Path(target))
     return plans
 
@@ -51,6 +56,7 @@ def render_several(
     *,
     form: Form,
     overwrite: bool = False,
+    verification: Verify = "ends",
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Rendered]:
@@ -63,6 +69,7 @@ def render_several(
         cuts: By target, what is to be written there.
         form: How all of them are to lie.
         overwrite: Of URIs: replace the datasets that are there.
+        verification: What is read back and compared before a target appears.
         progress: Shows how far each of them is.
         **options: As for ``render_anywhere``.
 
@@ -71,7 +78,9 @@ def render_several(
         DemoreelError: As ``render_anywhere``.
     """
     done = {}
-    plans = plan_several(cuts, form=form, overwrite=overwrite) if len(cuts) > 1 else {}
+    plans: dict[str, Plan] = {}
+    if len(cuts) > 1:
+        plans = plan_several(cuts, form=form, overwrite=overwrite, verification=verification)
     remembered = {target for target in plans if _lies_here(target, cuts[target])}
     for target, cutlist in cuts.items():
         with nullcontext() if progress is None else progress(target) as report:
@@ -80,13 +89,14 @@ def render_several(
                 target,
                 form=form,
                 overwrite=overwrite,
+                verification=verification,
                 report=report,
                 remember=target in remembered,
                 **options,
             )
     for target in remembered:
         if done[target].committed:  # what a shard has written is still needed
-            forget_made(Path(target), plans[target])
+            forget_made(Path(target), plans[target], verification=verification)
     return list(done.values())
 
 

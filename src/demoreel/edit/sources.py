@@ -27,6 +27,7 @@ def identity_of(reader: Reader) -> str:
 
     Equal for a copy of the dataset. Cost: reads all of ``meta/``.
     """
+    _ = reader.episodes  # which brings what lies far away still
     meta = reader.meta
     digest = hashlib.sha256(reader.layout.encode())
     for path in sorted(meta.rglob("*")):

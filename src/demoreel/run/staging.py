@@ -7,6 +7,7 @@
         dataset/               becomes the target
         notes/TASK.json        what a finished task has to say; its files were on disk before
         parts/                 what tasks hand on to the commit
+        order.json             what is being written, for whoever comes to finish it
         made.json              which dataset has become the target, or is about to
 
 A process may be killed at any instant: the target is absent or whole, and whoever comes with the
@@ -21,15 +22,18 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from demoreel.errors import DiskFullError
+from demoreel.errors import DatasetBusyError, DiskFullError
 from demoreel.storage.atomic import refuse_existing, sync_path
 from demoreel.storage.hidden_folder import lock_folder, make_parents, remove_empty
-from demoreel.storage.made import is_made, note_made
+from demoreel.storage.made import forget_made, is_made, note_made, remove_with_note
 from demoreel.storage.no_room import says_no_room
+
+ORDER = "order.json"
+"""What is being written, for whoever comes to finish it."""
 
 
 class Staging:
@@ -44,13 +48,14 @@ class Staging:
             when it had done all.
     """
 
-    def __init__(self, folder: Path, target: Path) -> None:
+    def __init__(self, folder: Path, target: Path, work: str = "") -> None:
         self.folder = folder
         self.target = target
         self.dataset = folder / "dataset"
         self.parts = folder / "parts"
         self._notes = folder / "notes"
-        self.committed = is_made(folder, target)
+        self.committed = is_made(folder, target, work)
+        self._work = work
         self._noting: list[Future[None]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="demoreel-sync")
         if not self.committed:
@@ -98,8 +103,11 @@ class Staging:
 
     def clear(self) -> None:
         """Remove what is of no use once the target is there."""
-        for place in (self.parts, self._notes):
-            shutil.rmtree(place, ignore_errors=True)
+        for place in self.folder.iterdir():
+            if place.is_dir():
+                shutil.rmtree(place, ignore_errors=True)
+            elif place.name == ORDER:
+                place.unlink()
 
     def close(self) -> None:
         """Let go of the background thread, when it has noted what there is."""
@@ -118,7 +126,7 @@ class Staging:
         refuse_existing(self.target)
         for parent, _, _ in os.walk(self.dataset, topdown=False):
             sync_path(Path(parent))
-        note_made(self.folder, self.dataset)
+        note_made(self.folder, self.dataset, self._work)
         try:
             os.rename(self.dataset, self.target)
         except OSError:
@@ -133,22 +141,36 @@ def staging_folder(target: Path, *, kind: str, fingerprint: str) -> Path:
     return target.with_name(f".{target.name}.{kind}-{fingerprint[:12]}")
 
 
-def was_made(target: Path, *, kind: str, fingerprint: str) -> bool:
+def was_made(target: Path, *, kind: str, fingerprint: str, work: str = "") -> bool:
     """Whether a piece of work is done, and what is at ``target`` is its result, unchanged.
 
     After the commit that is known only if the process was killed, or was to ``remember`` it.
     """
-    return is_made(staging_folder(target, kind=kind, fingerprint=fingerprint), target)
+    return is_made(staging_folder(target, kind=kind, fingerprint=fingerprint), target, work)
 
 
-def forget(target: Path, *, kind: str, fingerprint: str) -> None:
-    """Remove what ``staging`` was asked to remember of a target."""
-    shutil.rmtree(staging_folder(target, kind=kind, fingerprint=fingerprint), ignore_errors=True)
+def forget(target: Path, *, kind: str, fingerprint: str, work: str = "") -> None:
+    """Remove what ``staging`` was asked to remember of a target, unless someone else is at it."""
+    folder = staging_folder(target, kind=kind, fingerprint=fingerprint)
+    if not is_made(folder, target, work):
+        return
+    with suppress(DatasetBusyError):
+        lock = lock_folder(folder, target)
+        if is_made(folder, target, work):
+            remove_with_note(folder)
+        os.close(lock)
 
 
 @contextmanager
 def staging(
-    target: Path, *, kind: str, fingerprint: str, shared: bool = False, remember: bool = False
+    target: Path,
+    *,
+    kind: str,
+    fingerprint: str,
+    work: str = "",
+    shared: bool = False,
+    remember: bool = False,
+    resumable: bool = True,
 ) -> Iterator[Staging]:
     """Yield the folder of a piece of work, with what an earlier attempt has left in it.
 
@@ -161,23 +183,29 @@ def staging(
         target: What it is to become. Its parent is made if need be.
         kind: Names the folder, with the fingerprint.
         fingerprint: Equal for two pieces of work only if they write the same.
+        work: What else tells whether the result of an earlier attempt is the one that is wanted.
         shared: Whether others may work here at the same time, on other tasks.
         remember: After the commit, keep the note that the target is made, until ``forget``: of
             several targets, those that are there stay so if a later one fails.
+        resumable: Whether Ctrl-C and a full disk leave something to go on from; a kill always does.
 
     Raises:
         TargetExistsError: There is something at ``target``.
         DatasetBusyError: Someone else works here.
         DiskFullError: The disk is full.
     """
-    if not was_made(target, kind=kind, fingerprint=fingerprint):
+    if not was_made(target, kind=kind, fingerprint=fingerprint, work=work):
         refuse_existing(target)
     made = make_parents(target.parent)
     folder = staging_folder(target, kind=kind, fingerprint=fingerprint)
     lock = lock_folder(folder, target, shared=shared)
-    keep = shared
+    keep = False
     try:
-        place = Staging(folder, target)
+        place = Staging(folder, target, work)
+        if not place.committed:
+            refuse_existing(target)  # when we looked, we had no lock yet
+            forget_made(folder)
+        keep = shared
         try:
             yield place
             place.settle()
@@ -187,16 +215,16 @@ def staging(
         if keep and place.committed:
             place.clear()
     except KeyboardInterrupt:
-        keep = True
+        keep = keep or resumable
         raise
     except OSError as error:
-        keep = keep or says_no_room(error)
+        keep = keep or (resumable and says_no_room(error))
         if says_no_room(error) and not isinstance(error, DiskFullError):
-            raise _disk_full(target, folder) from error
+            raise _disk_full(target, folder if keep else None) from error
         raise
     finally:
         if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_with_note(folder)
             remove_empty(made)
         os.close(lock)
 
@@ -232,10 +260,12 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         raise
 
 
-def _disk_full(target: Path, folder: Path) -> DiskFullError:
+def _disk_full(target: Path, folder: Path | None) -> DiskFullError:
     return DiskFullError(
         "There is no room left on the disk.",
-        hint="free some, and the same command goes on from here; or delete what it has begun",
+        hint="free some, and the same command goes on from here; or delete what it has begun"
+        if folder is not None
+        else "nothing was kept; make room, or choose a folder on another disk",
         path=target,
         begun=folder,
     )

@@ -2,42 +2,76 @@
 
 Between the rename that makes a dataset appear and the end of the process there is a moment. Whoever
 is killed in it has done everything, and the same command must not be told that something is in its
-way. The note says which file ``meta/info.json`` was: a rename of its folder changes nothing about
-it, and whoever writes to the dataset afterwards replaces it.
+way. The note says what was done, and which files came out: a rename of their folder changes nothing
+about them, and whoever writes to the dataset afterwards does.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from demoreel.storage.atomic import sync_path
 
 _NAME = "made.json"
-_MARK = Path("meta", "info.json")
 
 
-def note_made(folder: Path, dataset: Path) -> None:
+def note_made(folder: Path, dataset: Path, work: str) -> None:
     """Note in a hidden folder what is about to get its place; the note is on disk then.
 
+    Cost: a stat for each file.
+
+    Args:
+        folder: The hidden folder.
+        dataset: What is about to get its place.
+        work: What was done; equal for two commands only if each would be content with the other's
+            result.
+
     Raises:
-        OSError: There is no ``meta/info.json`` in the dataset; the disk is full, or failed.
+        OSError: The disk is full, or failed.
     """
     fresh = folder / f".{_NAME}.new"
-    fresh.write_text(json.dumps(_identity(dataset)))
+    fresh.write_text(json.dumps(_described(dataset, work)))
     sync_path(fresh)
     os.replace(fresh, folder / _NAME)
 
 
-def is_made(folder: Path, target: Path) -> bool:
-    """Whether the dataset that was noted has its place at ``target``, and nobody has changed it."""
+def is_made(folder: Path, target: Path, work: str) -> bool:
+    """Whether this very work was done, and its result lies at ``target`` and is as it was.
+
+    Cost: where there is no note, one look; else a stat for each file.
+    """
     with suppress(OSError, ValueError):
-        return bool(json.loads((folder / _NAME).read_bytes()) == _identity(target))
+        noted = json.loads((folder / _NAME).read_bytes())
+        return bool(noted == _described(target, work))
     return False
 
 
-def _identity(dataset: Path) -> list[int]:
-    status = os.stat(dataset / _MARK)
-    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+def forget_made(folder: Path) -> None:
+    """Remove a note, if there is one."""
+    (folder / _NAME).unlink(missing_ok=True)
+
+
+def remove_with_note(folder: Path) -> None:
+    """Remove a hidden folder, the note last: a kill on the way leaves it to tell what is done."""
+    with suppress(OSError):
+        for place in list(os.scandir(folder)):
+            if place.name != _NAME and place.is_dir(follow_symlinks=False):
+                shutil.rmtree(place.path, ignore_errors=True)
+            elif place.name != _NAME:
+                os.unlink(place.path)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _described(dataset: Path, work: str) -> dict[str, Any]:
+    files = {}
+    for parent, _, names in os.walk(dataset):
+        for name in names:
+            status = os.stat(os.path.join(parent, name), follow_symlinks=False)
+            place = os.path.relpath(os.path.join(parent, name), dataset)
+            files[place] = [status.st_ino, status.st_size, status.st_mtime_ns]
+    return {"work": work, "files": files}

@@ -280,13 +280,24 @@ def test_what_has_changed_since_is_refused_when_it_is_wanted(folder_store):
     assert not list(folder.local.rglob(".*"))
 
 
+def test_many_files_that_nobody_reads(folder_store):
+    for number in range(40):
+        (folder_store.folder / "meta" / f"note-{number}.txt").write_text("mine")
+    folder = opened(folder_store)
+    assert len(folder_store.asked) <= 20
+    assert (folder.local / "meta/info.json").is_file()
+    folder.bring("meta/")
+    assert (folder.local / "meta/note-7.txt").read_text() == "mine"
+
+
 def test_no_room_for_what_waited(folder_store, home):
     add_episode_files(folder_store)
     folder = opened(folder_store)
     shutil.rmtree(folder.local / "meta/episodes")
     (folder.local / "meta/episodes").write_text("in the way")
-    with pytest.raises(StoreError, match="cannot be copied"):
+    with pytest.raises(StoreError, match="cannot be copied") as caught:
         folder.bring("meta/episodes/")
+    assert str(home) in str(caught.value)
 
 
 def test_older_versions_wait_and_their_folders_tell_of_them(folder_store):
@@ -303,3 +314,6 @@ def test_older_versions_wait_and_their_folders_tell_of_them(folder_store):
     assert (folder.local / under / "info.json").read_text() == "5"
     assert not (folder.local / under / "episodes/x").exists()
     assert not (folder.local / ".versions/00000004/meta/info.json").exists()
+    shutil.rmtree(folder.local / ".versions/00000004")  # which would make 5 of version 4
+    again = opened(folder_store, with_versions=True)
+    assert len(list((again.local / ".versions").iterdir())) == 11

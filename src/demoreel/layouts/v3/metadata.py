@@ -80,7 +80,11 @@ class V3Metadata(ABC):
             where=str(self.meta / "episodes"),
         )
         if self._before_episodes is not None and not len(found):
-            raise MetadataError("There are no episodes in meta/episodes.", dataset=self.root)
+            raise MetadataError(
+                "There are no episodes in meta/episodes.",
+                hint="an unfinished recording has none; finish or restore it",
+                dataset=self.root,
+            )
         return found
 
     @cached_property

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +36,13 @@ from demoreel.storage.names import OLD_METADATA, leads_elsewhere
 
 _MOST_REQUESTS = 20  # that opening makes, however many files there are
 _SPARE = 2  # for what a listing may cost more
+_ALWAYS = {  # what readers look at when they open, in one layout or another
+    f"meta/{name}"
+    for name in (
+        *("info.json", "stats.json", "tasks.parquet"),
+        *("tasks.jsonl", "episodes.jsonl", "episodes_stats.jsonl"),
+    )
+}
 _ALL_PAGES = 1 << 20  # metadata of which some are missing would be wrong
 _FILES_A_PAGE = 1000  # that stores list in one answer
 _LEFT_FAR = ("meta/demoreel/",)  # counts of levels, which only statistics want
@@ -177,7 +183,7 @@ class FarFolder:
                 f"Metadata cannot be copied to this machine ({error.strerror}).",
                 hint="make room, or set DEMOREEL_CACHE to a folder that can be written to",
                 uri=self.uri,
-                folder=self.local,
+                folder=self.local.parent,
             ) from error
 
     def file(self, name: str) -> FarFile:
@@ -289,7 +295,7 @@ def _divided(metadata: Sequence[Listed], most: int) -> tuple[list[Listed], list[
     """Return what is copied at once, and what may wait until someone wants it."""
     if len(metadata) <= most:
         return list(metadata), []
-    at_once = [file for file in metadata if re.fullmatch("meta/[^/]+", file.name)]
+    at_once = [file for file in metadata if file.name in _ALWAYS]
     return at_once, [file for file in metadata if file not in at_once]
 
 

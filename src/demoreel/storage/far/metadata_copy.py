@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -94,6 +95,7 @@ class MetadataCopy:
                 json.loads((local / LISTING).read_bytes())["uri"] == self.uri
                 and all(is_here(local, file) for file in self.metadata)
                 and all((local / name).is_dir() for name in self.tables)
+                and all((local / file.name).parent.is_dir() for file in self.waiting)
             )
         except (OSError, ValueError, KeyError):
             return False
@@ -135,21 +137,39 @@ def is_here(folder: Path, file: Listed) -> bool:
 
 
 def bring_all(store: Opener, uri: str, files: Sequence[Listed], folder: Path) -> None:
-    """Copy files into a folder, all at the same time; each is there as a whole or not at all."""
-    arriving = [transfer(partial(_bring, store, uri, file, folder)) for file in files]
+    """Copy files into a folder, all at the same time; each is there as a whole or not at all.
+
+    When it raises, nothing is written any more: whoever cleans up after it removes all there is.
+
+    Raises:
+        ObjectChangedError: One is not what it was when it was listed.
+        StoreError: The store does not answer.
+        OSError: There is no room.
+    """
+    writing, given_up = threading.Lock(), threading.Event()
+
+    def bring(file: Listed) -> None:
+        whole = f"{uri}/{file.name}"
+        far = FarFile(store, file.name, uri=whole, size=file.size, etag=file.etag, cache=None)
+        data = far.read(0, file.size)
+        with writing:
+            if not given_up.is_set():
+                _put(folder / file.name, data)
+
+    arriving = [transfer(partial(bring, file)) for file in files]
     try:
         for ended in arriving:
             ended.result()
+    except BaseException:
+        with writing:
+            given_up.set()
+        raise
     finally:
         for waiting in arriving:
             waiting.cancel()
 
 
-def _bring(store: Opener, uri: str, file: Listed, folder: Path) -> None:
-    whole = f"{uri}/{file.name}"
-    far = FarFile(store, file.name, uri=whole, size=file.size, etag=file.etag, cache=None)
-    data = far.read(0, file.size)
-    path = folder / file.name
+def _put(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
