@@ -119,7 +119,12 @@ def commands() -> list[Any]:
         if block.language == "bash"
         for line in block.text.splitlines()
     ]
-    return [pytest.param(line, id=f"{page.name}: {line}") for page, line in lines]
+    # The page of all verbs says little that the guides do not try.
+    soak = {"cli.md": pytest.mark.soak}
+    return [
+        pytest.param(line, id=f"{page.name}: {line}", marks=soak.get(page.name, ()))
+        for page, line in lines
+    ]
 
 
 @pytest.mark.parametrize("line", commands())

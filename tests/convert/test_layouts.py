@@ -29,6 +29,7 @@ class TestLanceVideo(ConvertedTests):
     layout = "lance-video"
 
 
+@pytest.mark.soak
 class TestLanceNativeFromV21(ConvertedTests):
     layout = "lance-native"
     source_layout = "v2.1"

@@ -216,6 +216,7 @@ def test_a_small_disk_leaves_all_as_it_was(mounted, tmp_path):
     assert_right(path)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("layout", ["v3.0", "lance-native"])
 def test_a_kill_leaves_the_old_or_the_new(tmp_path, layout):
     path = made(tmp_path / "made", layout, with_stats=False)

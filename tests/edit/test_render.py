@@ -93,7 +93,8 @@ def played(path: str) -> dict[int, np.ndarray]:
     return frames
 
 
-@settings(SLOWLY, max_examples=4)
+@pytest.mark.soak
+@settings(SLOWLY, max_examples=8)
 @given(names=st.lists(st.sampled_from(sorted(KINDS)), min_size=3, max_size=3))
 def test_merging_is_associative(sources, names):
     a, b, c = (cut(sources[name]) for name in names)

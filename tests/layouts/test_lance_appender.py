@@ -549,6 +549,7 @@ def distinct(states):
 # What is appended reads like any other dataset
 
 
+@pytest.mark.soak
 class TestAppended(LayoutTests):
     layout = "lance-native"
 

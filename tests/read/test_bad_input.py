@@ -379,6 +379,7 @@ def test_a_start_that_contradicts_the_lengths_in_v3(v3):
     assert int(ds[2]["index"]) == 2
 
 
+@pytest.mark.soak
 def test_flipped_bits_in_a_video_never_give_another_frame(v3):
     """Damage is an error, or a picture that still says which frame it is, or says nothing."""
     import numpy as np

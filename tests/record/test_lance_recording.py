@@ -67,7 +67,9 @@ def check(root, lengths):
     return dataset
 
 
-@pytest.mark.parametrize("layout", ["lance-video", "lance-native"])
+@pytest.mark.parametrize(
+    "layout", ["lance-video", pytest.param("lance-native", marks=pytest.mark.soak)]
+)
 def test_a_recording_in_lance(tmp_path, layout):
     root = tmp_path / "arm"
     frames = root / ("frames.lance" if layout == "lance-native" else "arm.lance")

@@ -75,6 +75,7 @@ def test_levels_are_kept_and_counted_on(tmp_path, layout):
     assert noted(tmp_path / "out" / "meta") == {}
 
 
+@pytest.mark.soak
 def test_without_the_levels_of_what_was_there_it_is_approximate(tmp_path):
     root = tmp_path / "made"
     with create(root, fps=10, features=FEATURES, vcodec="h264") as recorder:

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+import demoreel.run.staging as staging_module
 from demoreel.errors import DatasetBusyError, DiskFullError, TargetExistsError
 from demoreel.run.staging import (
     Staging,
@@ -73,6 +74,36 @@ def test_nothing_is_forgotten_that_another_is_at(tmp_path):
         write_info(stage, "y")
         stage.commit()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_someone_was_faster(tmp_path, monkeypatch):
+    """Between a look at the target and the lock, another has committed, or has begun anew."""
+    out, work = tmp_path / "out", {"kind": "cut", "fingerprint": PRINT}
+    lock = staging_module.lock_folder
+
+    def after(change):
+        def change_and_lock(folder, target, **options):
+            change()
+            return lock(folder, target, **options)
+
+        monkeypatch.setattr(staging_module, "lock_folder", change_and_lock)
+
+    def write_other() -> None:
+        out.mkdir()
+        (out / "other").write_text("")
+
+    after(write_other)
+    with pytest.raises(TargetExistsError), staging(out, **work, shared=True):
+        raise AssertionError("not to be reached")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    monkeypatch.undo()
+    shutil.rmtree(out)
+    with staging(out, **work, remember=True) as stage:
+        write_info(stage, "x")
+        stage.commit()
+    after(lambda: shutil.rmtree(out))
+    forget(out, **work)
+    assert stage.folder.is_dir()
 
 
 def test_of_other_work_the_result_is_not_taken(tmp_path):

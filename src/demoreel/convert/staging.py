@@ -169,8 +169,6 @@ def staging(target: Path, fingerprint: str, *, overwrite: bool) -> Iterator[Stag
         _put_back(folder / "before", target)
         stage = Staging(folder, target, overwrite=overwrite)
         stage.begin(fingerprint)
-        if not stage.committed:
-            check_target(target, overwrite=overwrite)
         yield stage
     finally:
         remove_with_note(folder)

@@ -95,8 +95,7 @@ def render_several(
                 **options,
             )
     for target in remembered:
-        if done[target].committed:  # what a shard has written is still needed
-            forget_made(Path(target), plans[target], verification=verification)
+        forget_made(Path(target), plans[target], verification=verification)
     return list(done.values())
 
 
