@@ -203,3 +203,18 @@ def assert_same_batch(left, right):
             np.testing.assert_array_equal(left[key], column, err_msg=key)
         else:
             assert left[key] == column, key
+
+
+def with_an_episode_a_file(folder: Path) -> Path:
+    """Divide a dataset's table of episodes into a file for each episode."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    first = folder / "meta/episodes/chunk-000/file-000.parquet"
+    table = pq.read_table(first)
+    place = table.schema.get_field_index("meta/episodes/file_index")
+    for number in range(table.num_rows):
+        index = pa.array([number])
+        row = table.slice(number, 1).set_column(place, "meta/episodes/file_index", index)
+        pq.write_table(row, first.with_name(f"file-{number:03d}.parquet"))
+    return folder

@@ -12,8 +12,6 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import demoreel
@@ -26,7 +24,7 @@ from demoreel.errors import (
 )
 from demoreel.testing import LayoutTests, make_dataset
 
-from ..conftest import FAR_LENGTHS, LAYOUTS, assert_same_batch
+from ..conftest import FAR_LENGTHS, LAYOUTS, assert_same_batch, with_an_episode_a_file
 
 FRONT, SIDE = "observation.images.cam0", "observation.images.cam1"
 PARQUET = ("v2.1", "v3.0")
@@ -361,19 +359,6 @@ class TestLanceNative(FarLanceTests):
 # Many files of metadata
 
 
-def with_many_episode_files(folder, lengths):
-    """Divide the table of episodes into a file for each."""
-    first = folder / "meta/episodes/chunk-000/file-000.parquet"
-    table = pq.read_table(first)
-    assert table.num_rows == len(lengths)
-    for number in range(table.num_rows):
-        row = table.slice(number, 1)
-        place = row.schema.get_field_index("meta/episodes/file_index")
-        row = row.set_column(place, "meta/episodes/file_index", pa.array([number]))
-        pq.write_table(row, first.with_name(f"file-{number:03d}.parquet"))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
     """Datasets whose metadata are many files, by layout."""
@@ -383,7 +368,7 @@ def many(tmp_path_factory):
     for layout in ("lance-video", "lance-frames"):
         demoreel.convert(v3, home / layout, to=layout, image_codec=None)
         made[layout] = home / layout
-    return {layout: with_many_episode_files(folder, lengths) for layout, folder in made.items()}
+    return {layout: with_an_episode_a_file(folder) for layout, folder in made.items()}
 
 
 @pytest.mark.parametrize("layout", ["v3.0", "lance-video", "lance-frames"])

@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+import demoreel
 from demoreel.errors import ArgumentError, StoreError
+from demoreel.testing import make_dataset
 from demoreel.testing.fault_proxy import Cut, Reset, ShortBody, Status
 from demoreel.testing.hub_server import HubServer
 from demoreel.torch import LeRobotDataset, LeRobotLanceVideoDataset
 
-from ..conftest import assert_same
+from ..conftest import assert_same, with_an_episode_a_file
 
 CAMERA = "observation.images.cam0"
 
@@ -117,6 +119,17 @@ def test_lance_by_uri(local_datasets, uploaded, proxy, place):
         uri += "/v3.0.lance"
     there, here = LeRobotLanceVideoDataset(uri=uri), LeRobotLanceVideoDataset(root=folder)
     assert_same(there[20], here[20])
+
+
+def test_lance_by_uri_with_many_tables_of_episodes(s3, proxy, tmp_path):
+    v3 = make_dataset(tmp_path / "v3", episodes=[2] * 20)
+    demoreel.convert(v3, tmp_path / "film", to="lance-video")
+    local = with_an_episode_a_file(tmp_path / "film")
+    uri = s3.upload(local, "an episode a file")
+    (table,) = (path.name for path in local.glob("*.lance") if "videos" not in path.name)
+    there = LeRobotLanceVideoDataset(uri=f"{uri}/{table}")
+    assert there.num_episodes == 20
+    assert_same(there[17], LeRobotLanceVideoDataset(root=local)[17])
 
 
 def test_streaming_from_the_hub(local_datasets, tmp_path, monkeypatch):

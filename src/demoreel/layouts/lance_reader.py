@@ -48,7 +48,7 @@ class LanceReader(V3Metadata):
         tables: The folder of the tables, if not ``root``; it may lie in an object store.
         meta: The folder of the metadata, if not ``meta`` in ``root``.
         cache: Keeps ranges of videos that lie in a store.
-        before_episodes: Called before ``meta/episodes`` is read, which then waits.
+        before_episodes: Called before ``meta/episodes`` is read.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import wait
 
 import pytest
 
@@ -17,6 +19,7 @@ from demoreel.errors import (
     StoreError,
     UnsafePathError,
 )
+from demoreel.storage.far import metadata_copy
 from demoreel.storage.far.folder import open_folder
 from demoreel.storage.far.store_calls import Listed
 
@@ -278,6 +281,51 @@ def test_what_has_changed_since_is_refused_when_it_is_wanted(folder_store):
         folder.bring("meta/episodes/")
     assert not (folder.local / names[7]).exists()
     assert not list(folder.local.rglob(".*"))
+
+
+def test_when_it_fails_nothing_is_written_any_more(folder_store, monkeypatch):
+    names, waits, under_way = add_episode_files(folder_store), threading.Event(), []
+    folder, read = opened(folder_store), folder_store.read
+
+    def slow_or_broken(name, begin, length, etag):
+        if name == names[3]:
+            raise StoreError("No.", object=name)
+        waits.wait(60)
+        return read(name, begin, length, etag)
+
+    def begin(work):
+        under_way.append(transfer(work))
+        return under_way[-1]
+
+    transfer = metadata_copy.transfer
+    monkeypatch.setattr(metadata_copy, "transfer", begin)
+    folder_store.read = slow_or_broken
+    with pytest.raises(StoreError):
+        folder.bring("meta/episodes/chunk-000/file-00")  # ten of them, which all begin
+    waits.set()
+    wait(under_way)
+    assert len(folder.waits("meta/episodes/")) == len(names)
+
+
+def test_a_change_of_what_waits_is_another_state(folder_store):
+    names = add_episode_files(folder_store)
+    first = opened(folder_store)
+    path = folder_store.folder / names[9]
+    path.write_bytes(path.read_bytes()[::-1])  # of the same size
+    assert opened(folder_store).local != first.local
+
+
+def test_where_nothing_tells_states_of_what_waits(folder_store):
+    add_episode_files(folder_store)
+    listed = folder_store.files
+    folder_store.files = lambda under, *, most_pages: (
+        [
+            file._replace(etag=None) if "episodes/" in file.name else file
+            for file in listed(under, most_pages=most_pages)[0]
+        ],
+        True,
+    )
+    assert opened(folder_store).local != opened(folder_store).local
 
 
 def test_many_files_that_nobody_reads(folder_store):

@@ -27,15 +27,15 @@ _SPAN_BYTES = 16 << 20
 class V3Metadata(ABC):
     """The part of a reader that ``meta/`` answers.
 
-    Opening reads the tasks and the number columns of ``meta/episodes``.
+    Making one reads the tasks. The number columns of ``meta/episodes`` are read when someone asks
+    about episodes, which ``open_reader`` does at once unless they would have to be fetched.
 
     Args:
         root: The dataset's folder.
         info: Its info.
         filmed: The cameras whose pictures lie in videos.
         meta: The folder of the metadata, if not ``meta`` in ``root``.
-        before_episodes: Called before ``meta/episodes`` is read, which then waits until someone
-            wants to know about episodes.
+        before_episodes: Called before ``meta/episodes`` is read.
 
     Raises:
         MetadataError: Metadata are missing, unreadable or contradictory.
@@ -57,8 +57,6 @@ class V3Metadata(ABC):
         self._filmed = tuple(filmed)
         self._spans: ByteCache[object, tuple[np.ndarray, Spans]] = ByteCache(_SPAN_BYTES)
         self._before_episodes = before_episodes
-        if before_episodes is None:
-            _ = self.episodes  # what is broken shows when a dataset is opened
 
     @cached_property
     def _meta(self) -> EpisodeTable:

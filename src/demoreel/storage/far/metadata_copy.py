@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, wait
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -158,7 +159,7 @@ def bring_all(store: Opener, uri: str, files: Sequence[Listed], folder: Path) ->
 
     arriving = [transfer(partial(bring, file)) for file in files]
     try:
-        for ended in arriving:
+        for ended in wait(arriving, return_when=FIRST_EXCEPTION).done:
             ended.result()
     except BaseException:
         with writing:
