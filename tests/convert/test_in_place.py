@@ -153,6 +153,7 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("way", "which", "when"), MOMENTS)
 def test_killed_between_two_renames(make, root, way, which, when, assert_same_items):
     """Whoever opens it finds a whole dataset, and nothing of the old one is lost."""

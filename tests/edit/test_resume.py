@@ -108,6 +108,7 @@ def killed_at_the_end(source: Path, target: Path, what: str = RENDER) -> None:
     assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
 
 
+@pytest.mark.soak
 def test_killed_when_all_is_done(sources, tmp_path):
     made, out = demoreel.cut(sources["small_files"]).delete(2), tmp_path / "out"
     killed_at_the_end(sources["small_files"], out)
@@ -123,12 +124,14 @@ def test_killed_when_all_is_done(sources, tmp_path):
         made.render(out)
 
 
+@pytest.mark.soak
 def test_killed_when_all_is_done_but_by_another_cut(sources, tmp_path):
     killed_at_the_end(sources["small_files"], tmp_path / "out")
     with pytest.raises(TargetExistsError):
         demoreel.cut(sources["small_files"]).delete(1).render(tmp_path / "out")
 
 
+@pytest.mark.soak
 def test_killed_when_all_is_done_but_less_was_compared(sources, tmp_path):
     what = "made.delete(2).render(sys.argv[2], verify=False)"
     killed_at_the_end(sources["small_files"], tmp_path / "out", what)
@@ -138,6 +141,7 @@ def test_killed_when_all_is_done_but_less_was_compared(sources, tmp_path):
     assert made.render(tmp_path / "out", verify=False).committed
 
 
+@pytest.mark.soak
 def test_a_cut_is_not_a_conversion(sources, tmp_path):
     what = "made.render(sys.argv[2], verify=False)"
     killed_at_the_end(sources["v2.1"], tmp_path / "out", what)
@@ -145,6 +149,7 @@ def test_a_cut_is_not_a_conversion(sources, tmp_path):
         demoreel.convert(sources["v2.1"], tmp_path / "out", to="v3.0")
 
 
+@pytest.mark.soak
 def test_what_a_dead_cut_has_left_is_no_shard(sources, tmp_path):
     out = tmp_path / "out"
     killed_at_the_end(sources["small_files"], out)
@@ -157,6 +162,7 @@ def test_what_a_dead_cut_has_left_is_no_shard(sources, tmp_path):
     assert_is(opened(out), made)
 
 
+@pytest.mark.soak
 def test_shards_are_committed_and_killed(sources, tmp_path):
     made, out = demoreel.cut(sources["small_files"]), tmp_path / "out"
     for number in range(2):

@@ -83,7 +83,7 @@ def test_one_target_that_is_taken_stops_all(sources, tmp_path):
     assert names(tmp_path) == ["val"]
 
 
-@pytest.mark.parametrize("when", ["begin", "end"])
+@pytest.mark.parametrize("when", ["begin", pytest.param("end", marks=pytest.mark.soak)])
 def test_killed_and_run_again(sources, tmp_path, when):
     killed(sources["small_files"], tmp_path, when)
     visible = [name for name in names(tmp_path) if not name.startswith(".")]
@@ -99,6 +99,7 @@ def test_killed_and_run_again(sources, tmp_path, when):
         assert_is(opened(Path(target)), made)
 
 
+@pytest.mark.soak
 def test_what_was_changed_after_a_kill_is_not_taken_for_the_result(sources, tmp_path):
     killed(sources["small_files"], tmp_path, "begin")
     info = tmp_path / "train" / "meta" / "info.json"
@@ -109,6 +110,7 @@ def test_what_was_changed_after_a_kill_is_not_taken_for_the_result(sources, tmp_
     assert not (tmp_path / "val").exists()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 10)])
 def test_what_was_damaged_after_a_kill_is_not_taken_for_the_result(sources, tmp_path, damage):
     killed(sources["small_files"], tmp_path, "begin")
@@ -117,6 +119,7 @@ def test_what_was_damaged_after_a_kill_is_not_taken_for_the_result(sources, tmp_
         render(parts_of(sources["small_files"], tmp_path))
 
 
+@pytest.mark.soak
 def test_a_remembered_part_is_no_shard(sources, tmp_path):
     from demoreel.edit.render import commit
 

@@ -313,6 +313,7 @@ def test_versions_from_before_stay(appender, add):
     assert int(dataset[0]["episode_index"]) == 0
 
 
+@pytest.mark.soak
 def test_merging_goes_on_beside_appending(appender, add):
     stop = threading.Event()
     failed = []

@@ -76,7 +76,7 @@ def listing(folder: Path):
         {},
         {"windows": {CAMERA: [-3, 0, 5], "action": [-1.0, 0.0, 0.5], "task_index": [0, 1]}},
         {"episodes": [3, 1], "windows": {"observation.state": [-1, 0]}},
-        {"image_size": (120, 160)},
+        pytest.param({"image_size": (120, 160)}, marks=pytest.mark.soak),
     ],
     ids=["plain", "windows", "subset", "scaled"],
 )

@@ -234,6 +234,7 @@ def test_a_part_that_begins_inside_a_group_costs_only_its_head(tmp_path, monkeyp
     assert sorted(decoded) == list(range(begin, 100))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("options", [{"gop": 1000}, {"gop": 4}])
 def test_what_waits_is_bounded_however_long_the_groups_are(tmp_path, monkeypatch, threads, options):
