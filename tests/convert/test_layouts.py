@@ -35,6 +35,7 @@ class TestLanceNativeFromV21(ConvertedTests):
     source_layout = "v2.1"
 
 
+@pytest.mark.soak
 class TestLanceFrames(ConvertedTests):
     layout = "lance-frames"
     options: ClassVar[dict[str, Any]] = {"image_codec": "png"}

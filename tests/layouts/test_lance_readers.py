@@ -74,7 +74,10 @@ def listing(folder: Path):
     "options",
     [
         {},
-        {"windows": {CAMERA: [-3, 0, 5], "action": [-1.0, 0.0, 0.5], "task_index": [0, 1]}},
+        pytest.param(
+            {"windows": {CAMERA: [-3, 0, 5], "action": [-1.0, 0.0, 0.5], "task_index": [0, 1]}},
+            marks=pytest.mark.soak,
+        ),
         {"episodes": [3, 1], "windows": {"observation.state": [-1, 0]}},
         pytest.param({"image_size": (120, 160)}, marks=pytest.mark.soak),
     ],

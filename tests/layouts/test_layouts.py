@@ -1,8 +1,11 @@
 """Every layout passes the public conformance suite."""
 
+import pytest
+
 from demoreel.testing import LayoutTests
 
 
+@pytest.mark.soak  # v2.1 but for where statistics lie
 class TestV20(LayoutTests):
     layout = "v2.0"
 

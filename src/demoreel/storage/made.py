@@ -15,14 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from demoreel.storage.atomic import sync_path
-
 _NAME = "made.json"
 
 
 def note_made(folder: Path, dataset: Path, work: str) -> None:
-    """Note in a hidden folder what is about to get its place; the note is on disk then.
+    """Note in a hidden folder what is about to get its place.
 
+    It is not forced to disk: if a power cut takes it, the dataset is there or not all the same.
     Cost: a stat for each file.
 
     Args:
@@ -36,7 +35,6 @@ def note_made(folder: Path, dataset: Path, work: str) -> None:
     """
     fresh = folder / f".{_NAME}.new"
     fresh.write_text(json.dumps(_described(dataset, work)))
-    sync_path(fresh)
     os.replace(fresh, folder / _NAME)
 
 
