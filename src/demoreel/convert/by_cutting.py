@@ -149,7 +149,7 @@ class _Work:
 
     @property
     def besides(self) -> str:
-        """What a conversion is besides a cut: its result is none, and a cut's is not its."""
+        """What a conversion adds to a cut: neither is content with the other's result."""
         return f"converted, picture statistics: {self.options.picture_stats}"
 
     @property

@@ -22,13 +22,18 @@ from demoreel.errors import (
     DatasetNotFoundError,
     DemoreelError,
     ObjectChangedError,
-    StoreError,
     UnsafePathError,
     call_place,
 )
 from demoreel.storage.far.cache import RangeCache, size_in_bytes
 from demoreel.storage.far.files import FarFile, Opener
-from demoreel.storage.far.metadata_copy import LISTING, MetadataCopy, bring_all, is_here
+from demoreel.storage.far.metadata_copy import (
+    LISTING,
+    MetadataCopy,
+    bring_all,
+    cannot_copy,
+    is_here,
+)
 from demoreel.storage.far.store_calls import Listed
 from demoreel.storage.lance_places import RemotePlace
 from demoreel.storage.lru import ByteCache
@@ -179,12 +184,7 @@ class FarFolder:
         except OSError as error:
             if isinstance(error, DemoreelError):
                 raise
-            raise StoreError(
-                f"Metadata cannot be copied to this machine ({error.strerror}).",
-                hint="make room, or set DEMOREEL_CACHE to a folder that can be written to",
-                uri=self.uri,
-                folder=self.local.parent,
-            ) from error
+            raise cannot_copy(self.uri, self.local.parent, error) from error
 
     def file(self, name: str) -> FarFile:
         """Return a file; nothing is asked for before it is read.

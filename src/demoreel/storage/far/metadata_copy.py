@@ -80,12 +80,7 @@ class MetadataCopy:
             try:
                 self._make(local)
             except OSError as again:
-                raise StoreError(
-                    f"The metadata cannot be copied to this machine ({again.strerror}).",
-                    hint="set DEMOREEL_CACHE to a folder that can be written to",
-                    uri=self.uri,
-                    folder=home,
-                ) from again
+                raise cannot_copy(self.uri, home, again) from again
         _forget_old_copies(local)
         return local
 
@@ -128,6 +123,16 @@ class MetadataCopy:
                 return
             shutil.rmtree(local, ignore_errors=True)
             staged.rename(local)
+
+
+def cannot_copy(uri: str, folder: Path, error: OSError) -> StoreError:
+    """Return the error for metadata that have no room on this machine."""
+    return StoreError(
+        f"The metadata cannot be copied to this machine ({error.strerror}).",
+        hint="make room, or set DEMOREEL_CACHE to a folder that can be written to",
+        uri=uri,
+        folder=folder,
+    )
 
 
 def is_here(folder: Path, file: Listed) -> bool:
