@@ -25,7 +25,9 @@ PIP_INSTALL := $(PIP) install -qq
 
 # Tests of one file share a process. Those marked `alone` measure time or memory and come after.
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+# One worker more than there are cores: tests wait for disks and for processes that they start.
+WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Tests start hundreds of processes; each would compile demoreel anew where this is set.
 unexport PYTHONDONTWRITEBYTECODE
@@ -48,10 +50,11 @@ demo: $(INSTALLED)
 
 test: lint
 	$(PYTEST) $(PARALLEL) -m "not alone and not soak"
-	$(PYTEST) -m alone || test $$? -eq 5  # 5: no test is marked so
+	$(PYTEST) -m "alone and not soak" || test $$? -eq 5  # 5: no test is marked so
 
 soak: $(INSTALLED)
-	$(PYTEST) $(PARALLEL) -m soak
+	$(PYTEST) $(PARALLEL) -m "soak and not alone"
+	$(PYTEST) -m "soak and alone"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -69,7 +69,7 @@ def main() -> None:
 
 _CHECK = """
 import json, resource, sys, time
-import demoreel, demoreel.check.run, demoreel.check.row_values
+import demoreel, demoreel.check.run, demoreel.check.row_checks
 path, only = sys.argv[1], json.loads(sys.argv[2])
 before = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
 begin = time.perf_counter()

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -107,7 +108,7 @@ def main() -> None:
         mode = modes.add_parser(name)
         mode.add_argument("root", type=place)
         mode.add_argument("--batches", type=Path)
-        mode.add_argument("--cache-dir", type=Path, help="of a dataset that lies far away")
+        mode.add_argument("--cache-dir", type=Path, help="of a remote dataset")
         mode.add_argument("--workers", type=int, nargs="+", default=[0, 2])
         mode.add_argument("--warmup", type=int, default=4, help="batches before the clock starts")
         mode.add_argument("--threads", type=int, default=2)
@@ -151,6 +152,8 @@ def place(text: str) -> Path | str:
 def measure_load(options: argparse.Namespace) -> dict[str, Any]:
     from loading import samples_per_second
 
+    from demoreel.torch import PrefetchBatchSampler
+
     kinds = json.loads(options.batches.read_text())
     answer: dict[str, Any] = {kind: {} for kind in kinds}
     for workers in sorted(options.workers, reverse=True):
@@ -160,6 +163,7 @@ def measure_load(options: argparse.Namespace) -> dict[str, Any]:
                 batches,
                 workers=workers,
                 warmup=options.warmup,
+                announced=partial(PrefetchBatchSampler, num_workers=workers),
             )
     return answer
 
@@ -167,16 +171,16 @@ def measure_load(options: argparse.Namespace) -> dict[str, Any]:
 def open_dataset(root: Path | str, *, windows: bool, cache_dir: Path | None = None) -> Any:
     from demoreel.torch import LeRobotDataset
 
-    far = {"cache_dir": cache_dir} if cache_dir else {}
+    remote = {"cache_dir": cache_dir} if cache_dir else {}
     delta_timestamps = None
     if windows:
-        meta = LeRobotDataset("bench/dataset", root=root, **far).meta
+        meta = LeRobotDataset("bench/dataset", root=root, **remote).meta
         delta_timestamps = {
             meta.video_keys[0]: [offset / meta.fps for offset in range(-7, 1)],
             "action": [offset / meta.fps for offset in range(16)],
         }
     return LeRobotDataset(
-        "bench/dataset", root=root, delta_timestamps=delta_timestamps, return_uint8=True, **far
+        "bench/dataset", root=root, delta_timestamps=delta_timestamps, return_uint8=True, **remote
     )
 
 

@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/doctors.py [--only FAMILY] [--output FOLDER]
 
-Every defect of ``demoreel.testing.defects`` damages a clean copy of a small dataset, and each tool
+Every defect of ``support.defects`` damages a clean copy of a small dataset, and each tool
 looks at both. A tool has found a defect if it says something of the damaged copy that it does not
 say of the clean one; if it ends with a traceback there, it has stumbled. Both other tools read
 LeRobot's v2 and v3 only, and one dataset at a time: defects of Lance tables, and leaks between
@@ -35,8 +35,8 @@ import environment as lerobot  # noqa: E402
 import lancedb_environment  # noqa: E402
 
 import demoreel  # noqa: E402
-from demoreel.check.codes import CODES  # noqa: E402
-from demoreel.testing.defects import DEFECTS, make_base  # noqa: E402
+from demoreel.check.catalogue import CATALOGUE, CODES  # noqa: E402
+from support.defects import DEFECTS, make_base  # noqa: E402
 
 PIN = "lerobot-doctor==0.2.0"
 LANCE_DOCTOR = """
@@ -75,7 +75,7 @@ def main() -> None:
         for name, defect in DEFECTS.items()
         if not defect.on.startswith("lance")
         and not defect.leaks
-        and (options.only is None or CODES[defect.codes[0]].family == options.only)
+        and (options.only is None or CODES[defect.codes[0]] in CATALOGUE[options.only])
     }
     with tempfile.TemporaryDirectory(prefix="demoreel-doctors-") as name:
         folder = Path(name)

@@ -29,15 +29,15 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
 
-from demoreel.testing.crash import check_whole, episodes_in, killed
-from demoreel.testing.crash_recording import begin_crash_recording, record_for_ever
+from support.crash import check_whole, episodes_in, killed
+from support.crash_recording import begin_crash_recording, record_for_ever
 
 EPISODES_IN_ONE = 40  # then a new dataset: checking all of a long one takes longer than recording
 FEW, MANY = 4, 24  # episodes that a round may save before it is killed
 # In which share of them an encoder is killed; each time another must start, a third of a second.
 OFTEN, SELDOM = 0.2, 0.04
 _PR_SET_CHILD_SUBREAPER = 36
-LOADED = ("demoreel.testing.crash_recording", "demoreel.record.recorder", "demoreel.media.remux")
+LOADED = ("support.crash_recording", "demoreel.record.recorder", "demoreel.media.remux")
 
 
 @dataclass
@@ -110,7 +110,7 @@ def kill_rounds(scratch: Path, rounds: int, seed: int) -> Count | None:
             if number and check_whole(root) != there:
                 return failed(number, seed, f"{there} were there, and a moment later are not")
             root, there = scratch / f"dataset-{number}", 0
-            begin_crash_recording(root, cameras=2 if count.datasets % 3 == 1 else 1)
+            begin_crash_recording(root, cameras=2 if count.datasets % 3 == 1 else 1).finalize()
             count.datasets += 1
         most, kills = (MANY, SELDOM) if number % 4 == 3 else (FEW, OFTEN)
         reports = killed(

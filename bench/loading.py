@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -30,19 +30,21 @@ def samples_per_second(
     workers: int,
     warmup: int,
     context: str | None = None,
+    announced: Callable[[Batches], Iterable[list[int]]] = lambda batches: batches,
 ) -> dict[str, float]:
     """Load the batches through a DataLoader and time all but the first `warmup` of them.
 
     The workers and their open files live through both passes, but nothing is prefetched across the
     line: the clock starts before the first timed batch is asked for. `context` is how workers are
-    started, for libraries that do not survive torch's default.
+    started, for libraries that do not survive torch's default; `announced` makes the batch sampler
+    of the batches.
     """
     if not 0 < warmup < len(batches):
         raise ValueError(f"{len(batches)} batches leave none to time after {warmup} for warming up")
     sampler = Batches(batches[:warmup])
     loader = DataLoader(
         dataset,
-        batch_sampler=sampler,
+        batch_sampler=announced(sampler),
         num_workers=workers,
         persistent_workers=workers > 0,
         multiprocessing_context=context if workers else None,

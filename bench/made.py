@@ -90,7 +90,7 @@ def write_long(root: Path, source: Path, *, times: int) -> Path:
     that no reader can keep all of it in its caches.
     """
     import demoreel
-    from demoreel.layouts.v3 import writer as v3
+    from demoreel.layouts.writing import EpisodeDraft, create_writer
     from demoreel.model import Info
 
     ds = demoreel.open(source)
@@ -101,13 +101,11 @@ def write_long(root: Path, source: Path, *, times: int) -> Path:
         if not feature.is_camera and key not in (*INDICES, "timestamp")
     ]
     info = Info.new(version="v3.0", fps=ds.fps, features=ds.features, video_files_size_in_mb=100)
-    with v3.create(root, info) as writer:
+    with create_writer(root, info) as writer:
         for episode, entry in list(zip(episodes, ds.episodes, strict=True)) * times:
-            writer.add_episode(
-                {key: episode.column(key) for key in own},
-                tasks=[entry.tasks[0]] * entry.length,
-                videos={key: source / file for key, file in entry.video_files.items()},
-            )
+            columns = {key: episode.column(key) for key in own}
+            videos = {key: source / file for key, file in entry.video_files.items()}
+            writer.append(EpisodeDraft(columns, [entry.tasks[0]] * entry.length, videos))
         writer.commit(stats=ds.stats)
     return root
 

@@ -71,8 +71,8 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, work: Path, scratch: Path) -> dict[str, Any]:
-    from demoreel.testing.fault_proxy import FaultProxy
-    from demoreel.testing.s3_server import S3Server
+    from support.fault_proxy import FaultProxy
+    from support.s3_server import S3Server
 
     python = None if options.no_peer else peer_python()
     roots = make_data(options, work, python)
@@ -163,14 +163,14 @@ def requests_of(uri: str, root: Path, proxy: Any) -> dict[str, Any]:
     from demoreel.read.pictures import _stretches_of
 
     proxy.reset()
-    far, near = demoreel.open(uri), demoreel.open(root)
+    remote, near = demoreel.open(uri), demoreel.open(root)
     opening = proxy.requests
     rng = np.random.default_rng(1)
     # Rows and packet indices are read once; then, batches cost their pictures.
-    far.batch(far.episodes.start[:-1])
+    remote.batch(remote.episodes.start[:-1])
     ratios, requests = [], []
     for _ in range(10):
-        rows = np.unique(rng.integers(0, len(far), 32))
+        rows = np.unique(rng.integers(0, len(remote), 32))
         needed = 0
         for camera in near.cameras:
             by_video: dict[str, Any] = {}
@@ -185,7 +185,7 @@ def requests_of(uri: str, root: Path, proxy: Any) -> dict[str, Any]:
                 begins = [begin for begin, _ in byte_ranges(stretches)]
                 needed += int(sum(ends.tolist()) - sum(begins))
         proxy.reset()
-        far.batch(rows)
+        remote.batch(rows)
         ratios.append(proxy.bytes / needed)
         requests.append(proxy.requests)
     return {
@@ -198,19 +198,19 @@ def requests_of(uri: str, root: Path, proxy: Any) -> dict[str, Any]:
 def all_right(uri: str, root: Path, proxy: Any) -> dict[str, Any]:
     """Compare items with local ones while requests fail."""
     import demoreel
-    from demoreel.testing.fault_proxy import Cut, Reset, ShortBody, Status
+    from support.fault_proxy import Cut, Reset, ShortBody, Status
 
     proxy.reset()
     near = demoreel.open(root)
     faults = [Status(503), Status(429, retry_after=0), Cut(after=100), ShortBody(by=10), Reset()]
     proxy.fail(rate=0.05, how=faults, seed=0)
     try:
-        far = demoreel.open(uri)
+        remote = demoreel.open(uri)
         rng = np.random.default_rng(2)
         wrong = compared = 0
         for _ in range(30):
-            rows = rng.integers(0, len(far), 32)
-            mine, theirs = far.batch(rows), near.batch(rows)
+            rows = rng.integers(0, len(remote), 32)
+            mine, theirs = remote.batch(rows), near.batch(rows)
             for key, column in theirs.items():
                 if isinstance(column, np.ndarray):
                     wrong += int((np.asarray(mine[key]) != column).any())

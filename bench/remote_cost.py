@@ -32,8 +32,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--latency-ms", type=float, default=0.0)
     options = parser.parse_args()
-    from demoreel.testing.fault_proxy import FaultProxy
-    from demoreel.testing.s3_server import S3Server
+    from support.fault_proxy import FaultProxy
+    from support.s3_server import S3Server
 
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -51,16 +51,19 @@ def main() -> None:
 
 
 def measure(place: str, others: Sequence[psutil.Process], workers: int) -> None:
-    from demoreel.torch import LeRobotDataset
+    from demoreel.torch import LeRobotDataset, PrefetchBatchSampler
 
-    far = place.startswith("s3://")
-    name, root = (place, None) if far else ("bench/local", place)
+    remote = place.startswith("s3://")
+    name, root = (place, None) if remote else ("bench/local", place)
     dataset = LeRobotDataset(name, root=root, return_uint8=True)
     rng = np.random.default_rng(5)
     numbers = rng.integers(0, len(dataset), (WARMUP + TURNS * TIMED, SIZE)).tolist()
     sampler = Batches(numbers[:WARMUP])
     loader = DataLoader(
-        dataset, batch_sampler=sampler, num_workers=workers, persistent_workers=workers > 0
+        dataset,
+        batch_sampler=PrefetchBatchSampler(sampler, num_workers=workers),
+        num_workers=workers,
+        persistent_workers=workers > 0,
     )
     for _ in loader:
         pass

@@ -23,15 +23,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.edit.statistics.passes import all_numbers
-from demoreel.edit.statistics.recompute import recompute
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.v3.meta_files import write_tasks
+from demoreel.layouts.v3.writer import write_tasks
 from demoreel.layouts.writing import write_json
 from demoreel.media.decode import Decoder, Stretch
 from demoreel.model import Feature, Info
 from demoreel.read.pool import DecodePool, Job
+from demoreel.stats.recompute import recompute
+from demoreel.stats.rows import all_numbers
 
 FIXTURE = Path(__file__).resolve().parents[2] / "shared" / "fixtures" / "g1_v30"
 LENGTH = 300

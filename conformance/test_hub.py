@@ -1,6 +1,6 @@
 """demoreel and lerobot on one Hub: what either pushes and fetches, the other reads.
 
-The Hub is `demoreel.testing.hub_server`, on loopback; lerobot talks to it with the huggingface_hub
+The Hub is `support.hub_server`, on loopback; lerobot talks to it with the huggingface_hub
 of its own environment (1.x), demoreel with that of this one (2.x).
 """
 
@@ -19,8 +19,8 @@ from recorded import recorded, resumed
 import demoreel
 from demoreel.errors import DatasetNotFoundError
 from demoreel.testing import make_dataset
-from demoreel.testing.hub_server import HubServer
 from demoreel.torch import LeRobotDataset, LeRobotDatasetMetadata, StreamingLeRobotDataset
+from support.hub_server import HubServer
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 PART = [2, 1]  # the episodes that are fetched of the dataset of that name

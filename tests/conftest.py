@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -15,10 +16,11 @@ import pytest
 from hypothesis import settings
 
 from demoreel.errors import MissingExtraError
+from demoreel.storage.external import for_one_command
 
 if TYPE_CHECKING:
-    from demoreel.testing.fault_proxy import FaultProxy
-    from demoreel.testing.s3_server import S3Server
+    from support.fault_proxy import FaultProxy
+    from support.s3_server import S3Server
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("demoreel", deadline=None)
@@ -27,7 +29,25 @@ settings.load_profile("demoreel")
 # Whoever runs the tests in the background may have Ctrl-C ignored, and programs inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The Hub's client reads this once, when a test imports it first. The tests' Hub has no Xet storage.
+os.environ["HF_HUB_DISABLE_XET"] = "1"
+
 FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what is noted for a user (``convert --link``) out of the home of who runs the tests."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _allowed_for_one_test() -> Iterator[None]:
+    """Let what a test allows to a dataset (``allow_external=``) end with the test."""
+    with for_one_command():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +76,7 @@ def copy_of(fixtures: Path, tmp_path: Path):
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """An S3 server that runs as long as the tests."""
-    from demoreel.testing.s3_server import S3Server
+    from support.s3_server import S3Server
 
     try:
         server = S3Server(tmp_path_factory.mktemp("s3"))
@@ -71,7 +91,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def proxy_of_all_tests(s3: S3Server) -> Iterator[FaultProxy]:
     """A proxy before the S3 server; tests use ``proxy``."""
-    from demoreel.testing.fault_proxy import FaultProxy
+    from support.fault_proxy import FaultProxy
 
     with FaultProxy(s3.endpoint) as proxy:
         yield proxy
@@ -85,8 +105,8 @@ def proxy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> FaultProxy:
     """A proxy to which this process's environment leads; nothing was read through it yet."""
-    from demoreel.storage.far import cache, transfer
     from demoreel.storage.lru import ByteCache
+    from demoreel.storage.remote import cache, transfer
 
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 
 from demoreel.testing import make_dataset
-from demoreel.testing.hub_server import HubServer
-from demoreel.testing.s3_server import S3Server
+from support.command import run_here
+from support.hub_server import HubServer
+from support.s3_server import S3Server
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -128,20 +130,22 @@ def commands() -> list[Any]:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_commands(line, here, tmp_path, request):
-    """Each in a shell, where `demoreel` is this one."""
+def test_commands(line, here, tmp_path, request, monkeypatch):
+    """Each as it stands; in a shell, where `demoreel` is this one, if it needs one."""
     if "s3://" in line:
         request.getfixturevalue("store")
     assert line.startswith("demoreel "), "a bash block holds demoreel commands; others are text"
     (tmp_path / "path").symlink_to(here / "path")
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", line],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": f"{here / 'bin'}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    monkeypatch.chdir(tmp_path)
+    if not set(re.sub(r"\"[^\"]*\"|'[^']*'|&&", "", line)) & set("|&;<>()$*?~`{"):
+        for part in line.split(" && "):
+            done = run_here(*shlex.split(part)[1:])
+            assert done.returncode == 0, done.stderr
+        return
+    path = f"{here / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)
+    shell = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, check=False)
+    assert shell.returncode == 0, shell.stderr.decode()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import demoreel
-from demoreel.check.codes import CODES
+from demoreel.check.catalogue import CODES
 from demoreel.check.report import Report
-from demoreel.testing.defects import DEFECTS, Defect, make_base
+from support.defects import DEFECTS, Defect, make_base
 
 MakeBase = Callable[[str], Path]
 
@@ -39,8 +39,8 @@ def copy(base: MakeBase, tmp_path: Path) -> MakeBase:
 
 
 def defects_of(family: str) -> list[str]:
-    """Return the names of the defects in one module of ``demoreel.testing.defects``."""
-    module = f"demoreel.testing.defects.{family}"
+    """Return the names of the defects in one module of ``support.defects``."""
+    module = f"support.defects.{family}"
     return [name for name, defect in DEFECTS.items() if defect.damage.__module__ == module]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import demoreel
 from demoreel.testing import make_dataset
-from demoreel.testing.defects import BASES
+from support.defects import BASES
 
 from .conftest import snapshot
 

@@ -10,14 +10,15 @@ import pytest
 from PIL import Image
 
 import demoreel
-from demoreel.check.deep_decode import Run, in_threads, runs_of
-from demoreel.check.deep_judge import moving_frames
+from demoreel.check.catalogue import CATALOGUE
+from demoreel.check.deep import moving_frames
 from demoreel.check.deep_watch import Levels, Watch, joined
 from demoreel.media.video import open_video
+from demoreel.read.in_order import runs_of
 from demoreel.testing import make_dataset
-from demoreel.testing.defects import DEFECTS
-from demoreel.testing.defects.tools import DATA, edit_column
-from demoreel.testing.moving import make_moving
+from support.defects import DEFECTS
+from support.defects.tools import DATA, edit_column
+from support.moving import make_moving
 
 from .conftest import defects_of, snapshot
 
@@ -32,7 +33,7 @@ def deep(root, **options):
 @pytest.mark.parametrize("name", defects_of("deep"))
 def test_finds(name, assert_found):
     report = assert_found(name)
-    family = {group.code.name for group in report.groups() if group.code.family == "video"}
+    family = {code.name for code in (*CATALOGUE["video"], *CATALOGUE["deep"])} & set(report.counts)
     assert len(family - {"video-codec"}) == 1, str(report)
 
 
@@ -152,10 +153,9 @@ def test_pictures_of_a_table_that_is_broken_are_left_to_others(copy):
 def test_runs_hold_every_frame_once(tmp_path):
     root = make_dataset(tmp_path / "made", episodes=[300, 280], gop=7, b_frames=2, open_gop=True)
     [path] = root.rglob("*.mp4")
-    runs = list(runs_of(open_video(path).index))
+    runs = list(runs_of(open_video(path).index, np.arange(580), least=256))
     assert len(runs) > 1
-    frames = [number for run in runs for group in run for number in group]
-    assert frames == list(range(580))
+    assert [frame for run in runs for frame in range(*run)] == list(range(580))
     assert deep(root).counts == {}
 
 
@@ -206,26 +206,6 @@ def test_noise_is_no_movement():
     ramp = np.linspace(0, 10, 200, dtype=np.float32)[None]
     assert moving_frames(ramp, 15).all()
     assert not moving_frames(np.zeros((3, 200), np.float32), 15).any()
-
-
-def test_results_come_in_order_however_long_jobs_take():
-    def job(number):
-        def work(decoder):
-            sum(range((50 - number) * 2000))
-            return Run(Watch().seen())
-
-        return work
-
-    done = [name for name, _ in in_threads(((n, job(n)) for n in range(50)), 3)]
-    assert done == list(range(50))
-
-
-def test_a_job_that_fails_is_not_swallowed():
-    def fail(decoder):
-        raise KeyError("foreseen by nobody")
-
-    with pytest.raises(KeyError):
-        list(in_threads([(0, fail)], 2))
 
 
 def test_a_grey_png_and_one_with_alpha_decode(copy):

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import demoreel
-from demoreel.check.fingerprints import row_hashes
-from demoreel.check.matching import alike_in_order, equal_groups, overlapping
+from demoreel.check.fingerprints import alike_in_order, equal_groups, overlapping, row_hashes
 from demoreel.testing import make_dataset
-from demoreel.testing.moving import film, make_moving, movements, view
+from support.moving import film, make_moving, movements, view
 
 from .conftest import defects_of
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demoreel.testing.fuzz import BASES, Case, make_bases, run_cases
-from demoreel.testing.fuzz.bases import LENGTHS
-from demoreel.testing.fuzz.pool import run_each
-from demoreel.testing.fuzz.trial import damage
-from demoreel.testing.fuzz.witness import mixed_up, snapshot
 from demoreel.testing.stamp import Stamp, stamp
+from support.fuzz import BASES, Case, make_bases, run_cases
+from support.fuzz.bases import LENGTHS
+from support.fuzz.pool import run_each
+from support.fuzz.trial import damage
+from support.fuzz.witness import mixed_up, snapshot
 
 pytestmark = pytest.mark.soak
 

@@ -11,7 +11,7 @@ import pytest
 import demoreel
 from demoreel.check.html import page, write_page
 from demoreel.errors import ArgumentError
-from demoreel.testing.moving import make_moving
+from support.moving import make_moving
 
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(1)>"
 

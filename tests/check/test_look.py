@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demoreel.check.folder import list_files
-from demoreel.check.look import Look
-from demoreel.check.pixel_format import PixelFormat, declared_format, stored_format
+from demoreel.check.look import Look, list_files
 from demoreel.check.rows import whole_episodes
 from demoreel.check.thresholds import chosen
+from demoreel.check.videos import PixelFormat, declared_format, stored_format
 from demoreel.media.video import open_video
 from demoreel.testing import make_dataset
 

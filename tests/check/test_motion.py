@@ -14,7 +14,7 @@ from demoreel.check.motion_measure import (
     still_frames,
 )
 from demoreel.testing import make_dataset
-from demoreel.testing.moving import make_moving, movements
+from support.moving import make_moving, movements
 
 from .conftest import defects_of
 

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from demoreel.check.codes import CODES
-from demoreel.check.findings import Findings
-from demoreel.check.report import Report
+from demoreel.check.catalogue import CODES
+from demoreel.check.report import Findings, Report
 
 
 def report_of(*codes: str, times: int = 1) -> Report:
@@ -21,7 +20,7 @@ def report_of(*codes: str, times: int = 1) -> Report:
 
 def test_worst_and_exit_codes():
     nothing, hint = report_of(), report_of("clip-end")
-    warning, error = report_of("clip-end", "video-long"), report_of("video-long", "video-short")
+    warning, error = report_of("clip-end", "video-gap"), report_of("video-gap", "video-short")
     assert [r.worst for r in (nothing, hint, warning, error)] == [None, "hint", "warning", "error"]
     assert [r.exit_code() for r in (nothing, hint, warning, error)] == [0, 0, 1, 2]
     assert [r.exit_code("error") for r in (nothing, hint, warning, error)] == [0, 0, 0, 2]
@@ -39,14 +38,14 @@ def test_many_findings_of_a_code_are_one_block():
     assert "500 places" in text
     assert "and 497 more" in text
     assert CODES["video-short"].effect in text
-    assert "demoreel repair /data/arm /data/arm-mended" in text
+    assert "demoreel repair /data/arm /data/arm-repaired" in text
 
 
 def test_as_json():
-    report = report_of("video-long", "video-short")
+    report = report_of("video-gap", "video-short")
     raw = json.loads(json.dumps(report.to_json()))
     assert raw["worst"] == "error"
-    assert raw["counts"] == {"video-short": 1, "video-long": 1}
+    assert raw["counts"] == {"video-short": 1, "video-gap": 1}
     first = raw["findings"][0]
     assert first["where"] == {"dataset": "/data/arm", "episode": 0, "file": "a.mp4"}
     assert set(first) == {"code", "severity", "what", "where", "effect", "mend", "count"}

@@ -1,4 +1,4 @@
-"""The real command, in a process of its own, on small datasets made to order."""
+"""The command, in this process or in one of its own, on small datasets made to order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from demoreel.cli import main
 from demoreel.testing import make_dataset
+from support.command import environment, run_here, show_here
 
 COMMAND = [sys.executable, "-m", "demoreel"]
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
@@ -20,11 +20,6 @@ DEPTH = "observation.depth.front"
 LENGTHS = [8, 12, 5]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def environment(**changes: str) -> dict[str, str]:
-    ours = ("NO_COLOR", "FORCE_COLOR", "DEMOREEL_DEBUG", "TERM", "COLUMNS")
-    return {name: value for name, value in os.environ.items() if name not in ours} | changes
 
 
 @pytest.fixture(scope="session")
@@ -49,9 +44,21 @@ def one_camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run() -> Run:
-    """A function that runs the command and returns what it printed and how it ended."""
+    """A function that runs the command in this process: what it printed and how it ended."""
+    return run_here
 
-    def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+
+@pytest.fixture(scope="session")
+def show() -> Callable[..., str]:
+    """A function that runs the command in this process and returns what a terminal would show."""
+    return show_here
+
+
+@pytest.fixture(scope="session")
+def run_process() -> Run:
+    """A function that runs the command in a process of its own."""
+
+    def run_process(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*COMMAND, *map(str, arguments)],
             env=environment(**variables),
@@ -62,7 +69,7 @@ def run() -> Run:
             check=False,
         )
 
-    return run
+    return run_process
 
 
 @pytest.fixture(scope="session")
@@ -92,17 +99,5 @@ def run_in_terminal() -> Callable[..., str]:
         os.close(outer)
         process.wait(timeout=60)
         return shown.decode()
-
-    return run
-
-
-@pytest.fixture
-def here(capsys):
-    """A function that runs the command in this process: nothing but its arguments is looked at."""
-
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        code = main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
 
     return run

@@ -32,10 +32,10 @@ def test_text(run, dataset):
     assert "floor" in done.stdout
 
 
-def test_progress_is_for_terminals(run_in_terminal, dataset):
-    shown = run_in_terminal("bench", dataset, "--seconds", 0.3)
+def test_progress_is_for_terminals(show, dataset):
+    shown = show("bench", dataset, "--seconds", 0.3)
     assert "measuring single frames" in shown
-    assert "measuring" not in run_in_terminal("bench", dataset, "--seconds", 0.3, "--quiet")
+    assert "measuring" not in show("bench", dataset, "--seconds", 0.3, "--quiet")
 
 
 @pytest.mark.parametrize("arguments", [["--window", 1], ["--seconds", 0], ["--batch-size", 0]])

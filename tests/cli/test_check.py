@@ -32,7 +32,7 @@ def test_says_what_where_why_and_what_to_do(run, damaged):
     assert first.startswith("error    video-empty: A video has no bytes")
     assert "camera observation.images.front" in done.stdout
     assert "effect: " in done.stdout
-    assert f"mend:   demoreel repair {damaged} {damaged}-mended" in done.stdout
+    assert f"repair: demoreel repair {damaged} {damaged}-repaired" in done.stdout
     assert done.stdout.index("video-empty") < done.stdout.index("stats-missing")
     assert "1 error, 1 warning" in done.stdout
 
@@ -82,10 +82,10 @@ def test_quiet(run, dataset):
     assert (done.returncode, done.stdout, done.stderr) == (0, "nothing found\n", "")
 
 
-def test_a_terminal(run_in_terminal, damaged):
-    shown = run_in_terminal("check", damaged)
+def test_a_terminal(show, damaged):
+    shown = show("check", damaged)
     assert "video-empty" in shown
-    assert "mend:" in shown
+    assert "repair:" in shown
 
 
 def test_texts_of_strangers_cannot_move_the_cursor(run, damaged):

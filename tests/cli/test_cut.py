@@ -1,4 +1,4 @@
-"""``demoreel cut``: every verb, on real datasets, in a process of its own."""
+"""``demoreel cut``: every verb, on real datasets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def lengths(path) -> list[int]:
     return demoreel.open(path).episodes.length.tolist()
 
 
-def test_help(here):
-    shown = here("cut", "--help").stdout
+def test_help(run):
+    shown = run("cut", "--help").stdout
     for verb in VERBS:
         assert f"  {verb} " in shown
     for option in ("--dry-run", "--jobs", "--engine", "--shard", "--layout", "--json", "--verify"):
-        assert option in here("cut", "delete", "--help").stdout
+        assert option in run("cut", "delete", "--help").stdout
 
 
 def test_delete(run, dataset, tmp_path):
@@ -34,8 +34,8 @@ def test_delete(run, dataset, tmp_path):
     assert lengths(tmp_path / "out") == [8, 5]
 
 
-def test_dry_run_writes_nothing(here, dataset, tmp_path):
-    done = here("cut", "delete", dataset, tmp_path / "out", "-e", "0:2", "--dry-run", "--json")
+def test_dry_run_writes_nothing(run, dataset, tmp_path):
+    done = run("cut", "delete", dataset, tmp_path / "out", "-e", "0:2", "--dry-run", "--json")
     plan = json.loads(done.stdout)
     assert (plan["episodes"], plan["frames"]) == (1, 5)
     assert plan["clips"] == [{"source": 0, "episode": 2, "start": 0, "stop": 5}]
@@ -43,7 +43,7 @@ def test_dry_run_writes_nothing(here, dataset, tmp_path):
     assert sum(file["bytes"] for file in plan["files"]) == plan["bytes"]
     assert (
         "data/chunk-000/file-000.parquet"
-        in here("cut", "delete", dataset, tmp_path / "out", "-e", "0:2", "--dry-run").stdout
+        in run("cut", "delete", dataset, tmp_path / "out", "-e", "0:2", "--dry-run").stdout
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -77,52 +77,52 @@ def test_dry_run_writes_nothing(here, dataset, tmp_path):
     ],
     ids=" ".join,
 )
-def test_what_makes_no_sense_changes_nothing(here, dataset, tmp_path, arguments):
+def test_what_makes_no_sense_changes_nothing(run, dataset, tmp_path, arguments):
     verb, *rest = arguments
-    done = here("cut", verb, dataset, tmp_path / "out", *rest)
+    done = run("cut", verb, dataset, tmp_path / "out", *rest)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_split_and_merge(here, dataset, tmp_path):
+def test_split_and_merge(run, dataset, tmp_path):
     parts = tmp_path / "parts"
-    done = here("cut", "split", dataset, parts, "train=0.67", "val=0.33", "--json")
+    done = run("cut", "split", dataset, parts, "train=0.67", "val=0.33", "--json")
     assert done.returncode == 0, done.stderr
     assert [part["episodes"] for part in json.loads(done.stdout)["parts"]] == [2, 1]
-    done = here("cut", "merge", parts / "train", parts / "val", "-o", tmp_path / "all")
+    done = run("cut", "merge", parts / "train", parts / "val", "-o", tmp_path / "all")
     assert done.returncode == 0, done.stderr
     assert lengths(tmp_path / "all") == LENGTHS
 
 
-def test_split_by_places_and_by_task(here, dataset, tmp_path):
-    assert here("cut", "split", dataset, tmp_path / "a", "one=0:1", "two=1:3").returncode == 0
+def test_split_by_places_and_by_task(run, dataset, tmp_path):
+    assert run("cut", "split", dataset, tmp_path / "a", "one=0:1", "two=1:3").returncode == 0
     assert lengths(tmp_path / "a" / "two") == LENGTHS[1:]
-    assert here("cut", "split", dataset, tmp_path / "b", "--by", "task").returncode == 0
+    assert run("cut", "split", dataset, tmp_path / "b", "--by", "task").returncode == 0
     assert sorted(p.name for p in (tmp_path / "b").iterdir()) == ["00-pick_it", "01-放下"]
     assert lengths(tmp_path / "b" / "00-pick_it") == [8, 5]
 
 
-def test_trim(here, dataset, tmp_path):
-    done = here("cut", "trim", dataset, tmp_path / "out", "-e", "1", "--start", "0.1s", "--stop", 9)
+def test_trim(run, dataset, tmp_path):
+    done = run("cut", "trim", dataset, tmp_path / "out", "-e", "1", "--start", "0.1s", "--stop", 9)
     assert done.returncode == 0, done.stderr
     assert lengths(tmp_path / "out") == [8, 6, 5]
 
 
-def test_tasks(here, dataset, tmp_path):
-    done = here("cut", "tasks", dataset, tmp_path / "out", "--replace", "pick it=take it")
+def test_tasks(run, dataset, tmp_path):
+    done = run("cut", "tasks", dataset, tmp_path / "out", "--replace", "pick it=take it")
     assert done.returncode == 0, done.stderr
     assert set(demoreel.open(tmp_path / "out").tasks.values()) == {"take it", "放下"}
     options = ("--set", "all the same", "--episode", "2=but this")
-    assert here("cut", "tasks", dataset, tmp_path / "two", *options).returncode == 0
+    assert run("cut", "tasks", dataset, tmp_path / "two", *options).returncode == 0
     found = [episode.tasks for episode in demoreel.open(tmp_path / "two").episodes]
     assert found == [("all the same",), ("all the same",), ("but this",)]
 
 
-def test_features(here, dataset, tmp_path):
+def test_features(run, dataset, tmp_path):
     np.save(tmp_path / "reward.npy", np.arange(sum(LENGTHS), dtype=np.float32))
-    done = here(
+    done = run(
         "cut", "features", dataset, tmp_path / "out",
         "--remove", WRIST, "--rename", "action=actions", "--add", tmp_path / "reward.npy",
     )  # fmt: skip
@@ -134,32 +134,32 @@ def test_features(here, dataset, tmp_path):
     assert [float(result[n]["reward"]) for n in (0, 9, 24)] == [0, 9, 24]
 
 
-def test_select(here, dataset, tmp_path):
+def test_select(run, dataset, tmp_path):
     options = ("--where", "length > 6", "--order-by", "length desc")
-    assert here("cut", "select", dataset, tmp_path / "out", *options).returncode == 0
+    assert run("cut", "select", dataset, tmp_path / "out", *options).returncode == 0
     assert lengths(tmp_path / "out") == [12, 8]
     options = ("--where", "task like '%pick%' and seconds > 0.2")
-    assert here("cut", "select", dataset, tmp_path / "two", *options).returncode == 0
+    assert run("cut", "select", dataset, tmp_path / "two", *options).returncode == 0
     assert lengths(tmp_path / "two") == [8]
 
 
-def test_a_saved_list_is_applied(here, dataset, tmp_path):
+def test_a_saved_list_is_applied(run, dataset, tmp_path):
     listed = tmp_path / "list.json"
-    done = here("cut", "delete", dataset, tmp_path / "a", "-e", "0", "--save", listed, "--dry-run")
+    done = run("cut", "delete", dataset, tmp_path / "a", "-e", "0", "--save", listed, "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert here("cut", "apply", listed, tmp_path / "out").returncode == 0
+    assert run("cut", "apply", listed, tmp_path / "out").returncode == 0
     assert lengths(tmp_path / "out") == LENGTHS[1:]
 
 
-def test_shards_and_commit(here, dataset, tmp_path):
+def test_shards_and_commit(run, dataset, tmp_path):
     out = tmp_path / "out"
     for shard in ("0/2", "1/2"):
-        early = here("cut", "commit", out)
+        early = run("cut", "commit", out)
         assert early.returncode == 2
-        done = here("cut", "delete", dataset, out, "-e", "1", "--shard", shard)
+        done = run("cut", "delete", dataset, out, "-e", "1", "--shard", shard)
         assert done.returncode == 0, done.stderr
         assert not out.exists()
-    done = here("cut", "commit", out, "--json")
+    done = run("cut", "commit", out, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["committed"] is True
     assert lengths(out) == [8, 5]
@@ -171,23 +171,23 @@ def test_jobs(run, dataset, tmp_path):
     assert lengths(tmp_path / "out") == [8, 5]
 
 
-def test_a_full_disk_is_said_before_anything_is_written(here, dataset, tmp_path):
+def test_a_full_disk_is_said_before_anything_is_written(run, dataset, tmp_path):
     """A cut of a dataset that claims to be larger than any disk."""
     root = tmp_path / "huge"
     shutil.copytree(dataset, root)
     table = next((root / "data").rglob("*.parquet"))
     with table.open("ab") as file:
         file.truncate(1 << 42)
-    done = here("cut", "delete", root, tmp_path / "out", "-e", "1")
+    done = run("cut", "delete", root, tmp_path / "out", "-e", "1")
     assert done.returncode == 1
     assert "MB are needed" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["huge"]
 
 
-def test_what_is_encoded_is_shown_and_done(here, dataset, tmp_path):
+def test_what_is_encoded_is_shown_and_done(run, dataset, tmp_path):
     out = tmp_path / "out"
     trim = ("cut", "trim", dataset, out, "--episode", "0", "--start", "1")
-    shown = json.loads(here(*trim, "--exact", "--dry-run", "--json").stdout)
+    shown = json.loads(run(*trim, "--exact", "--dry-run", "--json").stdout)
     assert {FRONT, WRIST} <= shown["encoded_frames"].keys()
     form = (
         "--vcodec",
@@ -202,14 +202,13 @@ def test_what_is_encoded_is_shown_and_done(here, dataset, tmp_path):
         WRIST,
     )
     assert (
-        f"{WRIST}: {sum(LENGTHS) - 1} frames to be encoded"
-        in here(*trim, *form, "--dry-run").stdout
+        f"{WRIST}: {sum(LENGTHS) - 1} frames to be encoded" in run(*trim, *form, "--dry-run").stdout
     )
-    assert here(*trim, *form, "--fps", "15").returncode == 0
+    assert run(*trim, *form, "--fps", "15").returncode == 0
     result = demoreel.open(out)
     assert result.fps == 15
     said = result.features[WRIST].info
     assert (said["video.codec"], said["video.crf"], said["video.g"]) == ("h264", 20, 3)
-    refused = here("cut", "trim", dataset, tmp_path / "no", "--idle", "--fps", "7")
+    refused = run("cut", "trim", dataset, tmp_path / "no", "--idle", "--fps", "7")
     assert refused.returncode != 0
     assert "--vcodec" in refused.stderr

@@ -69,7 +69,7 @@ def test_trouble_is_neither(run, dataset, tmp_path):
     assert run("diff", dataset, broken, "--json").returncode == 2
 
 
-def test_in_a_terminal(run_in_terminal, dataset, other):
-    shown = run_in_terminal("diff", dataset, other, "--pixels", "none")
+def test_in_a_terminal(show, dataset, other):
+    shown = show("diff", dataset, other, "--pixels", "none")
     assert "only in A" in shown
-    assert "pictures were not" in shown
+    assert "frames were not" in shown

@@ -58,12 +58,12 @@ def test_limit(run, dataset):
     assert run("episodes", dataset, "--limit", "-1").returncode == 2
 
 
-def test_a_terminal_gets_the_first_ones(run, run_in_terminal, tmp_path):
+def test_a_terminal_gets_the_first_ones(run, show, tmp_path):
     root = make_dataset(tmp_path / "many", episodes=[1] * 60, cameras=0)
-    shown = run_in_terminal("episodes", root, NO_COLOR="1")
+    shown = show("episodes", root, NO_COLOR="1")
     assert "and 20 more" in shown
     assert len(shown.splitlines()) == 42
-    every = run_in_terminal("episodes", root, "--limit", "0", NO_COLOR="1")
+    every = show("episodes", root, "--limit", "0", NO_COLOR="1")
     assert len(every.splitlines()) == 61
     assert len(run("episodes", root).stdout.splitlines()) == 61
 

@@ -74,10 +74,10 @@ def test_stdout(dataset, tmp_path):
     assert read_stamp(picture(tmp_path / "out.png")) == (0, 4)
 
 
-def test_stdout_is_not_for_json_nor_for_terminals(run, run_in_terminal, dataset):
+def test_stdout_is_not_for_json_nor_for_terminals(run, show, dataset):
     assert run("frame", dataset, 4, "-c", FRONT, "-o", "-", "--json").returncode == 2
-    shown = run_in_terminal("frame", dataset, 4, "-c", FRONT, "-o", "-", NO_COLOR="1")
-    assert "garble" in shown
+    shown = show("frame", dataset, 4, "-c", FRONT, "-o", "-", NO_COLOR="1")
+    assert "terminal" in shown
     assert "PNG" not in shown
 
 

@@ -71,8 +71,8 @@ def test_unknown_option_is_a_usage_error(run, dataset):
     assert "demoreel info --help" in done.stderr
 
 
-def test_no_dataset_is_a_data_error(run, tmp_path):
-    done = run("info", tmp_path)
+def test_no_dataset_is_a_data_error(run_process, tmp_path):
+    done = run_process("info", tmp_path)
     assert done.returncode == 1
     assert done.stdout == ""
     assert "meta/info.json" in done.stderr
@@ -117,21 +117,22 @@ def test_pipes_get_no_escapes(run, dataset, verb):
     assert all(line == line.rstrip(" ") for line in done.stdout.splitlines())
 
 
-def test_terminals_get_them_unless_told_otherwise(run_in_terminal, dataset):
+def test_terminals_get_them_unless_told_otherwise(run_in_terminal, show, dataset):
     assert ESCAPE in run_in_terminal("info", dataset)
-    assert ESCAPE not in run_in_terminal("info", dataset, NO_COLOR="1")
-    assert ESCAPE not in run_in_terminal("info", dataset, TERM="dumb")
-    assert ESCAPE not in run_in_terminal("info", dataset / "nowhere", NO_COLOR="1")
+    assert ESCAPE in show("info", dataset)
+    assert ESCAPE not in show("info", dataset, NO_COLOR="1")
+    assert ESCAPE not in show("info", dataset, TERM="dumb")
+    assert ESCAPE not in show("info", dataset / "nowhere", NO_COLOR="1")
 
 
-def test_nothing_is_wider_than_the_terminal(run_in_terminal, dataset):
+def test_nothing_is_wider_than_the_terminal(show, dataset):
     for verb in ("info", "episodes"):
-        shown = run_in_terminal(verb, dataset, NO_COLOR="1")
+        shown = show(verb, dataset, NO_COLOR="1")
         tables = [line for line in shown.splitlines() if not line.startswith("  ")]
         assert max(map(len, tables)) <= 80
 
 
-def test_control_characters_are_shown_as_escapes(run, run_in_terminal, one_camera, tmp_path):
+def test_control_characters_are_shown_as_escapes(run, show, one_camera, tmp_path):
     root = tmp_path / "hostile"
     shutil.copytree(one_camera, root)
     for name in ("tasks.jsonl", "episodes.jsonl"):
@@ -139,12 +140,12 @@ def test_control_characters_are_shown_as_escapes(run, run_in_terminal, one_camer
         path.write_text(path.read_text().replace("do it", r"do\u001b[2J\n\tit"))
     for verb in ("info", "episodes"):
         assert r"do\x1b[2J\n\tit" in run(verb, root).stdout
-        assert ESCAPE not in run_in_terminal(verb, root, NO_COLOR="1")
-        assert r"do\x1b[2J" in run_in_terminal(verb, root)
+        assert ESCAPE not in show(verb, root, NO_COLOR="1")
+        assert r"do\x1b[2J" in show(verb, root)
 
 
-def test_an_encoding_without_the_characters_is_no_error(run, dataset):
-    done = run("info", dataset, PYTHONIOENCODING="ascii")
+def test_an_encoding_without_the_characters_is_no_error(run_process, dataset):
+    done = run_process("info", dataset, PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     assert r"\u653e\u4e0b" in done.stdout
 

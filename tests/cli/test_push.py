@@ -1,4 +1,4 @@
-"""``demoreel push``, as a process of its own."""
+"""``demoreel push``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from demoreel.testing.hub_server import HubServer
+from support.hub_server import HubServer
 
 REPO = "me/my_task"
 
@@ -18,6 +18,8 @@ def hub(tmp_path, monkeypatch):
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        # Another test may have imported the client before.
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
         yield server
 
 
@@ -75,7 +77,7 @@ def test_refusals(run, hub, folder, dataset):
     assert "hf_nobody" not in refused.stderr
 
 
-def test_a_terminal_sees_no_other_programs_bars(run_in_terminal, hub, folder):
-    shown = run_in_terminal("push", folder, REPO, HF_HUB_DISABLE_PROGRESS_BARS="")
+def test_a_terminal_sees_no_other_programs_bars(show, hub, folder):
+    shown = show("push", folder, REPO, HF_HUB_DISABLE_PROGRESS_BARS="")
     assert "v2.1" in shown
     assert "%|" not in shown

@@ -16,20 +16,18 @@ COMMAND = [sys.executable, "-m", "demoreel", "record"]
 FAST = ["--robot", "toy", "--vcodec", "h264"]
 
 
-def run(*arguments):
-    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True)
-
-
-def test_the_toy_robot_is_recorded_and_goes_on(tmp_path):
+def test_the_toy_robot_is_recorded_and_goes_on(run, tmp_path):
     root = tmp_path / "toy"
-    done = run(root, *FAST, "--episodes", 2, "--episode-time", 0.4, "--reset-time", 0.1, "--json")
+    done = run(
+        "record", root, *FAST, "--episodes", 2, "--episode-time", 0.4, "--reset-time", 0.1, "--json"
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     lengths = [saved["frames"] for saved in told["saved"]]
     assert told["episodes"] == 2
     assert told["frames"] == sum(lengths)
     assert all(1 <= length <= 12 for length in lengths)  # fewer where the machine is busy
-    more = run(root, *FAST, "--episode-time", 0.2, "--resume", "--task", "something else")
+    more = run("record", root, *FAST, "--episode-time", 0.2, "--resume", "--task", "something else")
     assert more.returncode == 0, more.stderr
     assert "1 episode of" in more.stdout
     assert "saved episode 2" in more.stderr
@@ -39,18 +37,18 @@ def test_the_toy_robot_is_recorded_and_goes_on(tmp_path):
     assert ds[-1]["task"] == "something else"
 
 
-def test_a_dry_run_writes_nothing(tmp_path):
-    done = run(tmp_path / "toy", *FAST, "--dry-run")
+def test_a_dry_run_writes_nothing(run, tmp_path):
+    done = run("record", tmp_path / "toy", *FAST, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "observation.images.front: video [240, 320, 3]" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_is_refused(tmp_path):
+def test_what_cannot_be_is_refused(run, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    assert run(tmp_path, *FAST).returncode == 2
+    assert run("record", tmp_path, *FAST).returncode == 2
     for arguments in (["--robot", "tractor"], ["--robot", "os:getcwd"], ["--episode-time", "0"]):
-        done = run(tmp_path / "ds", *arguments)
+        done = run("record", tmp_path / "ds", *arguments)
         assert done.returncode == 2, (arguments, done.stderr)
         assert "next:" in done.stderr or "terminal" in done.stderr
     assert not (tmp_path / "ds").exists()
@@ -73,8 +71,8 @@ def test_a_robot_of_ones_own_is_found_by_its_module(tmp_path):
     assert len(demoreel.open(tmp_path / "ds").episodes) == 1
 
 
-def test_a_robot_that_cannot_be_reached_leaves_no_dataset(tmp_path):
-    (tmp_path / "my_robots.py").write_text(
+def test_a_robot_that_cannot_be_reached_leaves_no_dataset(run, tmp_path, monkeypatch):
+    (tmp_path / "unreachable_robots.py").write_text(
         "from demoreel.testing.toy_robot import ToyLeader, ToyRobot\n"
         "class Leader(ToyLeader):\n"
         "    def connect(self):\n        raise OSError('no such port')\n"
@@ -83,13 +81,9 @@ def test_a_robot_that_cannot_be_reached_leaves_no_dataset(tmp_path):
         "    def disconnect(self):\n        print('disconnected')\n"
         "def arm():\n    robot = Robot()\n    return robot, Leader(robot)\n"
     )
-    done = subprocess.run(
-        [*COMMAND, "ds", "--robot", "my_robots:arm"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    done = run("record", "ds", "--robot", "unreachable_robots:arm")
     assert done.returncode == 1
     assert "no such port" in done.stderr
     assert done.stdout.split() == ["connected", "disconnected"]

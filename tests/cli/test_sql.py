@@ -42,10 +42,8 @@ def test_an_empty_answer_has_its_columns(run, dataset):
     assert facts == {"columns": ["task_index", "task"], "rows": []}
 
 
-def test_a_terminal_gets_columns_that_fit(run_in_terminal, dataset):
-    shown = run_in_terminal(
-        "sql", dataset, "select index, observation_state from frames", COLUMNS="60"
-    )
+def test_a_terminal_gets_columns_that_fit(show, dataset):
+    shown = show("sql", dataset, "select index, observation_state from frames", COLUMNS="60")
     assert "observation_state" in shown
     assert "…" in shown
     assert max(map(len, shown.splitlines())) < 100  # with colours

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from demoreel.errors import (
     TargetExistsError,
 )
 from demoreel.media.packet_bytes import PACKETS_COLUMN
+from demoreel.storage.commit.hidden_folder import lock_folder
 from demoreel.testing import make_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe")
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
+TARGETS = ["lance-video", "lance-native", "v3.0"]
 VIDEO_SOURCES = ["v2.0", "v2.1", "v3.0", "lance-video", "lance-native"]
 
 
@@ -49,8 +52,10 @@ def convert(source: Path, target: Path, to: Any, **options: Any) -> Any:
 # Every layout to every other
 
 
-@pytest.mark.parametrize("to", ["lance-video", "lance-native", "v3.0"])
-@pytest.mark.parametrize("source", VIDEO_SOURCES)
+@pytest.mark.parametrize(
+    ("source", "to"),
+    [("v2.0", "v3.0"), *((source, to) for source in VIDEO_SOURCES[1:] for to in TARGETS)],
+)
 def test_videos_stay_as_they_are(make, tmp_path, source, to, assert_same_items):
     root = make(f"{source} videos")
     report = convert(root, tmp_path / "out", to)
@@ -91,8 +96,15 @@ def test_frames_of_videos_become_pictures_of_v30(make, tmp_path, assert_same_ite
     assert_same_items(tmp_path / "frames", tmp_path / "back")
 
 
-@pytest.mark.parametrize("to", ["lance-video", "lance-native", "v3.0"])
-@pytest.mark.parametrize("kind", ["v3.0 mixed", "v3.0 depth", "v2.1 ", "v3.0 "])
+@pytest.mark.parametrize(
+    ("kind", "to"),
+    [
+        *((kind, to) for kind in ("v3.0 mixed", "v3.0 depth") for to in TARGETS),
+        ("v2.1 ", "v3.0"),
+        ("v2.1 ", "lance-native"),
+        ("v3.0 ", "lance-video"),
+    ],
+)
 def test_other_cameras(make, tmp_path, kind, to, assert_same_items):
     convert(make(kind), tmp_path / "out", to)
     assert_same_items(make(kind), tmp_path / "out")
@@ -116,9 +128,16 @@ def test_jpeg_is_near(make, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["g1_v21", "g1_v30", "g1_lance_video", "g1_lance_native", "kitchen_v30"]
+    ("name", "to"),
+    [
+        ("g1_v21", "lance-video"),
+        ("g1_v30", "lance-native"),
+        ("g1_lance_video", "lance-native"),
+        ("g1_lance_native", "lance-video"),
+        ("kitchen_v30", "lance-video"),
+        ("kitchen_v30", "lance-native"),
+    ],
 )
-@pytest.mark.parametrize("to", ["lance-video", "lance-native"])
 def test_real_datasets(fixtures, tmp_path, name, to):
     convert(fixtures / name, tmp_path / "out", to)
     left, right = demoreel.open(fixtures / name), demoreel.open(tmp_path / "out")
@@ -345,6 +364,26 @@ def test_dry_run_writes_nothing(make, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+# What an earlier version left
+
+
+def test_what_an_earlier_version_had_begun_is_removed(make, tmp_path):
+    os.close(lock_folder(tmp_path / ".out.convert", tmp_path / "out"))
+    (tmp_path / ".out.convert" / "dataset").mkdir()
+    (tmp_path / ".out.convert" / "journal.jsonl").write_text("{}")
+    convert(make("v3.0 videos"), tmp_path / "out", "lance-video")
+
+
+def test_what_an_earlier_version_had_moved_away_is_put_back(make, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(make("v3.0 videos"), tmp_path / ".out.convert" / "before")
+    os.close(lock_folder(tmp_path / ".out.convert", out))
+    with pytest.raises(TargetExistsError):
+        demoreel.convert(make("v2.1 videos"), out, to="lance-video")
+    assert demoreel.open(out).layout == "v3.0"
+    convert(make("v2.1 videos"), out, "lance-video", overwrite=True)
+
+
 # Verification
 
 
@@ -357,7 +396,7 @@ def change_a_byte(path: Path, at: int) -> None:
 
 
 def spoil(folder: Path, what: str) -> None:
-    data = folder / ".out.convert" / "dataset"
+    data = next(folder.glob(".out.cut-*")) / "dataset"
     if what == "video":
         path = max(data.rglob("*.blob"), key=lambda p: p.stat().st_size)
         change_a_byte(path, path.stat().st_size // 2)

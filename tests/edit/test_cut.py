@@ -206,7 +206,7 @@ def test_idle_ends_are_trimmed(tmp_path):
         trimmed.trim_idle("leg")
 
 
-def test_splits_are_kept_where_they_are_ranges_still(tmp_path):
+def test_episodes_stay_in_their_splits(tmp_path):
     import json
 
     make_dataset(tmp_path / "in", episodes=[2] * 6, cameras=0)
@@ -215,7 +215,9 @@ def test_splits_are_kept_where_they_are_ranges_still(tmp_path):
     info.write_text(json.dumps({**raw, "splits": {"train": "0:4", "test": "4:6"}}))
     made = demoreel.cut(tmp_path / "in")
     assert made.delete([1, 5]).plan().info.splits == {"train": "0:3", "test": "3:4"}
-    assert made.keep([0, 4, 1]).plan().info.splits == {"train": "0:3"}
+    mixed = made.keep([0, 4, 1]).plan()
+    assert mixed.info.splits == {"train": "0:1", "test": "1:2", "train_2": "2:3"}
+    assert mixed.dropped == ("splits: 'train' as one range; it is train, train_2 now",)
 
 
 def test_a_clip_that_is_not_there_is_seen_when_planning(whole):

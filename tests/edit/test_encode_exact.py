@@ -8,6 +8,7 @@ import av
 import numpy as np
 import pytest
 
+from demoreel.edit import exact as exact_clips
 from demoreel.edit.cut import cut
 from demoreel.errors import FrameMismatchError, VideoError
 from demoreel.testing import make_dataset, read_stamp
@@ -34,6 +35,19 @@ def made(tmp_path_factory):
         name: make_dataset(folder / name, episodes=[17, 12, 20], gop=6, **options)
         for name, options in KINDS.items()
     }
+
+
+@pytest.fixture(scope="module")
+def exact(made, tmp_path_factory):
+    """A function that trims a dataset of a kind, once."""
+    folder = tmp_path_factory.mktemp("trimmed")
+
+    def exact(name):
+        if not (folder / name).exists():
+            trimmed(made[name]).render(folder / name, exact=True)
+        return folder / name
+
+    return exact
 
 
 def trimmed(source):
@@ -69,23 +83,21 @@ def test_only_the_clips_own_frames_are_there(made, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_players_run_across_the_seams(made, tmp_path, name):
-    trimmed(made[name]).render(tmp_path / "out", exact=True)
-    result = assert_shows(tmp_path / "out", CLIPS)
+def test_players_run_across_the_seams(exact, name):
+    result = assert_shows(exact(name), CLIPS)
     ours = result.batch(range(len(result)))[CAMERA]
-    with av.open(the_video(tmp_path / "out")) as container:
+    with av.open(the_video(exact(name))) as container:
         played = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     assert len(played) == len(ours)
     assert all(np.array_equal(a.transpose(2, 0, 1), b) for a, b in zip(played, ours, strict=True))
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_one_decoder_seeks_back_and_forth(made, tmp_path, name):
+def test_one_decoder_seeks_back_and_forth(exact, name):
     """A decoder that keeps headers from where it was finds its way in the other's frames."""
-    trimmed(made[name]).render(tmp_path / "out", exact=True)
     flat = [place for clip in CLIPS for place in clip]
     wanted_frames = random.Random(0).sample(range(len(flat)), 20)
-    with av.open(the_video(tmp_path / "out")) as container:
+    with av.open(the_video(exact(name))) as container:
         stream = container.streams.video[0]
         for number in wanted_frames:
             container.seek(round(number / 30 / stream.time_base), stream=stream, backward=True)
@@ -128,7 +140,8 @@ def test_depth_stays_what_it_was(tmp_path):
     mine = assert_shows(tmp_path / "out", wanted((0, range(3, 12)))).batch(range(9))["depth"]
     theirs = assert_shows(tmp_path / "in", wanted((0, range(13)))).batch(range(3, 12))["depth"]
     assert np.array_equal(mine, theirs)
-    assert done.plan(exact=True).summary()["encoded_frames"] == {"depth": 1}
+    summary = done.plan(exact=True).summary()
+    assert (summary["encoded_frames"], summary["whole_clips"]) == ({"depth": 9}, {"depth": 1})
 
 
 def test_whole_episodes_need_nothing(made):
@@ -145,3 +158,20 @@ def test_what_cannot_be_encoded_alike_is_refused(tmp_path):
     assert "vcodec" in str(refused.value.hint)
     assert not (tmp_path / "out").exists()
     cut(tmp_path / "in").trim(0, 4).render(tmp_path / "out", exact=True)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_whole_clips_where_packets_cannot_be_mixed(made, name):
+    """A clip of HEVC that needs encoding is encoded as a whole, in another file."""
+    done = cut(made[name]).trim(0, 3, 14)
+    plan = done.plan(exact=True)
+    is_hevc = name.startswith("hevc")
+    assert plan.summary()["whole_clips"] == ({CAMERA: 1} if is_hevc else {})
+    assert (len(plan.videos) == 2) is is_hevc
+
+
+def test_a_header_without_room_means_whole_clips(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(exact_clips, "_MOST_SETS", 0)
+    trimmed(made["h264"]).render(tmp_path / "out", exact=True, verify="full")
+    assert_shows(tmp_path / "out", CLIPS)
+    assert trimmed(made["h264"]).plan(exact=True).summary()["whole_clips"] == {CAMERA: 3}

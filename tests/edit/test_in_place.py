@@ -16,9 +16,9 @@ from demoreel.errors import ArgumentError, DatasetBusyError, DiskFullError
 from demoreel.layouts.appending import create_appender, open_appender
 from demoreel.stats.running import episode_stats, finish
 from demoreel.testing import make_dataset
-from demoreel.testing.crash import crash_info, files_may_not_grow, killed, make_draft
-from demoreel.testing.crash_editing import WHOLE, edit_for_ever
-from demoreel.testing.power_cut import watch
+from support.crash import crash_info, files_may_not_grow, killed, make_draft
+from support.crash_editing import WHOLE, edit_for_ever
+from support.power_cut import watch
 
 from .stamped import assert_shows, wanted
 
@@ -224,7 +224,7 @@ def test_several_edits_and_recordings_between(tmp_path, filmed):
         appender.append(make_draft(appender, 9, scratch))
     cut(root).delete(0).render_in_place()
     seen[newest(root)] = episodes()
-    demoreel.checkout(root, min(seen))
+    demoreel.lance.checkout(root, min(seen))
     assert list(seen.values()) == [[0, 1, 2, 3], [0, 2, 3], [2, 3, 9]]
     assert episodes() == [0, 1, 2, 3]
     with open_appender(root) as appender:
@@ -234,7 +234,7 @@ def test_several_edits_and_recordings_between(tmp_path, filmed):
 
 
 def newest(root: Path) -> int:
-    return demoreel.versions(root)[-1].number
+    return demoreel.lance.versions(root)[-1].number
 
 
 def test_other_tools_files(copy_of):
@@ -305,7 +305,7 @@ def test_a_recording_that_is_open_comes_first(filmed):
         with pytest.raises(DatasetBusyError):
             cut(filmed).delete(0).render_in_place()
         with pytest.raises(DatasetBusyError):
-            demoreel.checkout(filmed, 1)
+            demoreel.lance.checkout(filmed, 1)
         assert files_of(filmed) == before
     cut(filmed).delete(0).render_in_place()
 
@@ -336,6 +336,7 @@ def test_every_state_that_a_power_cut_may_leave_is_whole(made, tmp_path, layout)
             continue
         seen.append(told)
         folder = cuts.build(state, tmp_path / str(number) / dataset.name)
+        demoreel.finish(folder)
         found.add(len(demoreel.open(folder).episodes))
         assert_shows(folder, EVERY[-len(demoreel.open(folder).episodes) :])
         shutil.rmtree(folder.parent)
@@ -346,13 +347,14 @@ def test_every_state_that_a_power_cut_may_leave_is_whole(made, tmp_path, layout)
 @pytest.mark.parametrize("layout", ["lance-native", "lance-frames"])
 def test_killed_at_any_instant(made, tmp_path, layout):
     dataset = copied(made[layout], tmp_path)
-    demoreel.tag(dataset, WHOLE)
-    instant, versions = random.Random(3), len(demoreel.versions(dataset))
+    demoreel.lance.tag(dataset, WHOLE)
+    instant, versions = random.Random(3), len(demoreel.lance.versions(dataset))
     for _ in range(3):
         reports = killed(
             edit_for_ever, dataset, 0, reports=instant.randrange(2), then=instant.uniform(0, 1.2)
         )
-        there = len(demoreel.versions(dataset))
+        demoreel.finish(dataset)
+        there = len(demoreel.lance.versions(dataset))
         assert there - versions - len(reports) in (0, 1)
         versions = there
         assert_shows(dataset, EVERY[-len(demoreel.open(dataset).episodes) :])

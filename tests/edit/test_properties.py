@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import demoreel
 from demoreel.edit.clips import Clip, CutList
 from demoreel.edit.cut import Cut, cut
-from demoreel.edit.pace import frames_of
+from demoreel.edit.resample import frames_of
 from demoreel.read.dataset import Dataset
 from demoreel.testing import make_dataset, read_stamp
 
@@ -130,21 +130,6 @@ def test_every_frame_is_found_once_where_it_was_planned(pool, choice):
         assert np.array_equal(rows["timestamp"], time.astype(np.float32))
         if choice.form["exact"] and choice.form["fps"] is None:
             assert wanted.plan(**choice.form).summary()["carried_frames"] == 0
-
-
-@settings(FEW, max_examples=4)
-@given(names=st.lists(st.sampled_from(sorted(LENGTHS)), min_size=3, max_size=3))
-def test_merging_is_associative(pool, names):
-    a, b, c = (cut(pool[name, 2]) for name in names)
-    with tempfile.TemporaryDirectory() as folder:
-        a.merge(b).render(f"{folder}/ab")
-        b.merge(c).render(f"{folder}/bc")
-        cut(f"{folder}/ab").merge(c).render(f"{folder}/left")
-        a.merge(f"{folder}/bc").render(f"{folder}/right")
-        left, right = (
-            demoreel.open(f"{folder}/{side}", decode_threads=1) for side in ("left", "right")
-        )
-        assert found_in(left) == found_in(right) == planned(a.merge(b, c), None)
 
 
 @settings(FEW, max_examples=4)

@@ -12,17 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import demoreel
-from demoreel.edit.statistics.files import episode_stats
-from demoreel.edit.statistics.recompute import recompute
 from demoreel.errors import ArgumentError, DatasetBusyError, DiskFullError
 from demoreel.layouts.appending import create_appender, open_appender
 from demoreel.layouts.exactness import noted
 from demoreel.layouts.histograms import histogram_files, read_histograms
+from demoreel.stats.files import episode_stats
+from demoreel.stats.recompute import recompute
 from demoreel.stats.running import episode_stats as running_stats
 from demoreel.stats.running import finish
-from demoreel.storage.writer_lock import WriterLock
+from demoreel.storage.commit.writer_lock import WriterLock
 from demoreel.testing import make_dataset
-from demoreel.testing.crash import (
+from support.crash import (
     crash_info,
     files_may_not_grow,
     killed,
@@ -30,6 +30,7 @@ from demoreel.testing.crash import (
     recompute_for_ever,
 )
 
+from ..conftest import LAYOUTS
 from .conftest import opened
 from .test_levels import from_scratch
 
@@ -65,9 +66,12 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "layout", ["v2.0", "v2.1", "v3.0", "lance-video", "lance-frames", "lance-native"]
+    ("layout", "with_stats"),
+    [
+        *((layout, True) for layout in LAYOUTS),
+        *((layout, False) for layout in ("v2.1", "v3.0", "lance-native")),
+    ],
 )
-@pytest.mark.parametrize("with_stats", [True, False])
 def test_all_are_computed_and_nothing_else_is_changed(tmp_path, layout, with_stats):
     path = made(tmp_path / "made", layout, with_stats=with_stats)
     before = contents(path)
@@ -223,7 +227,8 @@ def test_a_kill_leaves_the_old_or_the_new(tmp_path, layout):
     rng = np.random.default_rng(3)
     for round_ in range(4):
         killed(recompute_for_ever, path, reports=round_ % 2, then=float(rng.uniform(0, 1.2)))
-        opened(path)  # finishes what was begun
+        demoreel.finish(path)
+        opened(path)
         if (path / "meta" / "stats.json").exists():
             assert_right(path)
     recompute(path)

@@ -263,7 +263,7 @@ def test_a_result_that_is_not_the_source_is_not_kept(sources, tmp_path):
             video.write_bytes(data)
             damaged.append(video)
 
-    with pytest.raises(ConversionError, match="not the source's"):
+    with pytest.raises(ConversionError, match="differ"):
         demoreel.cut(sources["av1"]).render(tmp_path / "out", report=damage)
     assert damaged
     assert list(tmp_path.iterdir()) == []

@@ -11,10 +11,10 @@ from demoreel.errors import FrameMismatchError
 from demoreel.testing import make_dataset
 from demoreel.testing.suite import LayoutTests
 
-from .conftest import CAMERA, KINDS, assert_is, opened, tasks_of
+from .conftest import CAMERA, assert_is, opened, tasks_of
 
 
-@pytest.mark.parametrize("name", sorted(KINDS))
+@pytest.mark.parametrize("name", ["small_files", "open_gop", "hevc", "av1", "v2.1"])
 def test_there_and_back(whole, name, tmp_path):
     """To v2.1, to v3.0 and to v2.1 again: the items stay equal."""
     made = whole(name)
@@ -57,6 +57,8 @@ class TestWhatIsRendered(LayoutTests):
     """A rendered dataset passes what every layout does."""
 
     layout = "v2.1"
+    test_pickles_small_and_reads_in_other_processes = None  # that is the reader's
+    test_frame_rates = None  # of many episodes in one file
 
     @classmethod
     def make(cls, path, **options):

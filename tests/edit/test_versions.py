@@ -13,7 +13,7 @@ import demoreel
 from demoreel.edit.cut import cut
 from demoreel.errors import ArgumentError, DiskFullError
 from demoreel.testing import make_dataset
-from demoreel.testing.crash import files_may_not_grow
+from support.crash import files_may_not_grow
 
 from .stamped import assert_shows, wanted
 
@@ -40,14 +40,14 @@ def told(version) -> tuple[int | None, int, str, tuple[str, ...]]:
 
 
 def test_history(dataset):
-    first = demoreel.versions(dataset)[-1]
+    first = demoreel.lance.versions(dataset)[-1]
     assert told(first) == (3, 13, "indexed", ())
-    demoreel.tag(dataset, "whole")
+    demoreel.lance.tag(dataset, "whole")
     cut(dataset).delete(0).render_in_place()
     cut(dataset).trim(0, 2).retask("other").render_in_place()
-    went = demoreel.checkout(dataset, "whole")
+    went = demoreel.lance.checkout(dataset, "whole")
     assert went.number == first.number
-    *_, whole, deleted, trimmed, back = demoreel.versions(dataset)
+    *_, whole, deleted, trimmed, back = demoreel.lance.versions(dataset)
     assert told(whole) == (3, 13, "indexed", ("whole",))
     assert told(deleted) == (2, 9, "deleted 1 episode", ())
     assert told(trimmed) == (2, 7, "trimmed 1 episode; changed tasks", ())
@@ -67,7 +67,7 @@ def test_every_version_reads_as_it_was(dataset):
         return kept, stats, ds.info.to_json(), dict(ds.tasks)
 
     def note():
-        shown[demoreel.versions(dataset)[-1].number] = seen()
+        shown[demoreel.lance.versions(dataset)[-1].number] = seen()
 
     note()
     cut(dataset).delete(1).render_in_place()
@@ -76,12 +76,12 @@ def test_every_version_reads_as_it_was(dataset):
     note()
     cut(dataset).remove("action").rename({"observation.state": "state"}).render_in_place()
     note()
-    demoreel.checkout(dataset, min(shown))
+    demoreel.lance.checkout(dataset, min(shown))
     note()
     assert len(shown) == 5
     for number, was in shown.items():
         assert seen(version=number) == was, number
-    demoreel.tag(dataset, "second", version=sorted(shown)[1])
+    demoreel.lance.tag(dataset, "second", version=sorted(shown)[1])
     assert seen(tag="second") == shown[sorted(shown)[1]]
 
 
@@ -100,14 +100,14 @@ def test_a_copy_has_its_history(dataset, tmp_path):
     copy = shutil.copytree(dataset, tmp_path / "copy" / dataset.name)
     shutil.rmtree(dataset)
     assert_shows(demoreel.open(copy, version=3, decode_threads=1), EVERY)
-    demoreel.checkout(copy, 3)
+    demoreel.lance.checkout(copy, 3)
     assert_shows(copy, EVERY)
 
 
 def test_programs_that_write_into_files_do_not_change_the_past(dataset):
     cut(dataset).delete(0).render_in_place()
     cut(dataset).delete(0).render_in_place()
-    demoreel.checkout(dataset, 3)
+    demoreel.lance.checkout(dataset, 3)
     path = dataset / "meta" / "info.json"
     info = json.loads(path.read_text())
     with path.open("r+") as file:  # the same file, with other bytes
@@ -118,34 +118,34 @@ def test_programs_that_write_into_files_do_not_change_the_past(dataset):
 
 
 def test_tags(dataset):
-    assert demoreel.tag(dataset, "v1.0") == demoreel.versions(dataset)[-1].number
-    assert demoreel.tag(dataset, "early", version=1) == 1
-    assert demoreel.versions(dataset)[0].tags == ("early",)
+    assert demoreel.lance.tag(dataset, "v1.0") == demoreel.lance.versions(dataset)[-1].number
+    assert demoreel.lance.tag(dataset, "early", version=1) == 1
+    assert demoreel.lance.versions(dataset)[0].tags == ("early",)
     with pytest.raises(ArgumentError, match="has the tag 'early' already"):
-        demoreel.tag(dataset, "early")
+        demoreel.lance.tag(dataset, "early")
     for name in ("", "a b", "a/b", "..", "7", "é"):
         with pytest.raises(ArgumentError, match="cannot be called"):
-            demoreel.tag(dataset, name)
+            demoreel.lance.tag(dataset, name)
     with pytest.raises(ArgumentError, match="no version 99"):
-        demoreel.tag(dataset, "late", version=99)
-    assert demoreel.tag(dataset, "early", delete=True) == 1
+        demoreel.lance.tag(dataset, "late", version=99)
+    assert demoreel.lance.tag(dataset, "early", delete=True) == 1
     with pytest.raises(ArgumentError, match=r"no tag 'early'(.|\n)*v1\.0"):
-        demoreel.tag(dataset, "early", delete=True)
+        demoreel.lance.tag(dataset, "early", delete=True)
     with pytest.raises(ArgumentError, match="no tag 'early'"):
         demoreel.open(dataset, tag="early")
 
 
 def test_what_is_refused_changes_nothing(dataset, made):
     before = {path: path.stat().st_mtime_ns for path in dataset.rglob("*")}
-    newest = demoreel.versions(dataset)[-1].number
+    newest = demoreel.lance.versions(dataset)[-1].number
     for version, message in ((newest, "is the newest"), (99, "no version"), ("x", "no tag")):
         with pytest.raises(ArgumentError, match=message):
-            demoreel.checkout(dataset, version)
+            demoreel.lance.checkout(dataset, version)
     assert {path: path.stat().st_mtime_ns for path in dataset.rglob("*")} == before
     for call in (
-        demoreel.versions,
-        lambda p: demoreel.tag(p, "x"),
-        lambda p: demoreel.checkout(p, 1),
+        demoreel.lance.versions,
+        lambda p: demoreel.lance.tag(p, "x"),
+        lambda p: demoreel.lance.checkout(p, 1),
     ):
         with pytest.raises(ArgumentError, match="only Lance datasets"):
             call(made["v3"])
@@ -153,17 +153,17 @@ def test_what_is_refused_changes_nothing(dataset, made):
 
 def test_only_looking(dataset):
     cut(dataset).delete(0).render_in_place()
-    newest = demoreel.versions(dataset)[-1].number
-    assert demoreel.checkout(dataset, 3, dry_run=True).episodes == 3
-    assert demoreel.versions(dataset)[-1].number == newest
+    newest = demoreel.lance.versions(dataset)[-1].number
+    assert demoreel.lance.checkout(dataset, 3, dry_run=True).episodes == 3
+    assert demoreel.lance.versions(dataset)[-1].number == newest
 
 
 def test_a_full_disk(dataset):
     cut(dataset).delete(0).render_in_place()
     before = {path: path.stat().st_mtime_ns for path in dataset.rglob("*") if path.is_file()}
     with files_may_not_grow(200), pytest.raises(DiskFullError):
-        demoreel.checkout(dataset, 3)
+        demoreel.lance.checkout(dataset, 3)
     after = {path: path.stat().st_mtime_ns for path in dataset.rglob("*") if path.is_file()}
     assert after == before
-    demoreel.checkout(dataset, 3)
+    demoreel.lance.checkout(dataset, 3)
     assert_shows(dataset, EVERY)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from demoreel.testing.hub_server import HubServer
+from support.hub_server import HubServer
 
 
 @pytest.fixture
@@ -22,6 +22,4 @@ def hub(
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        # Another test may have imported the client before.
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
         yield server

@@ -17,7 +17,7 @@ FACTS = CardFacts(
     episodes=2,
     frames=9,
     seconds=0.3,
-    picture="demoreel/first_frames.jpg",
+    sheet="demoreel/first_frames.jpg",
     cameras=("observation.images.top",),
 )
 
@@ -140,6 +140,15 @@ def test_headers_of_unusual_form(text):
 def test_a_broken_header_is_an_error(text):
     with pytest.raises(ArgumentError, match="YAML"):
         merged_card(text, FACTS)
+
+
+LAUGHS = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60))])
+
+
+@pytest.mark.parametrize("head", [LAUGHS, "a: " + "[" * 5000, "a: " + "x" * 300_000])
+def test_a_header_that_asks_for_too_much_is_an_error(head):
+    with pytest.raises(ArgumentError, match="YAML"):
+        merged_card(f"---\n{head}\n---\n# x\n", FACTS)
 
 
 def test_what_else_is_said():

@@ -7,7 +7,7 @@ import io
 import pytest
 from PIL import Image
 
-from demoreel.hub.pictures import contact_sheet
+from demoreel.hub.card import contact_sheet
 from demoreel.testing import make_dataset
 
 

@@ -16,9 +16,11 @@ from demoreel.errors import (
     DatasetBusyError,
     DatasetNotFoundError,
     StoreError,
+    UnfinishedError,
 )
 from demoreel.storage.hub_calls import Hub
 from demoreel.testing import make_dataset
+from support.persisted import leave_persisted
 
 REPO = "me/my_task"
 LFS_ABOVE = 2000  # bytes, for the fixture
@@ -188,12 +190,20 @@ def test_hidden_things_never_leave_the_machine(hub, folder):
     assert all(hub.read(REPO, name) != b"secret" for name in hub.files(REPO))
 
 
-def test_links_out_of_the_dataset_are_refused(hub, folder, tmp_path):
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("name", ["meta/notes", "README.md", "LICENSE", "data/more", "videos/x"])
+def test_links_out_of_the_dataset_are_refused(hub, folder, tmp_path, name, dry_run):
     (tmp_path / "id_rsa").write_text("secret")
-    (folder / "meta" / "notes.txt").symlink_to(tmp_path / "id_rsa")
-    with pytest.raises(ArgumentError, match="leads out"):
-        demoreel.push(folder, REPO)
+    (folder / name).symlink_to(tmp_path / "id_rsa")
+    with pytest.raises(ArgumentError, match="leads out") as caught:
+        demoreel.push(folder, REPO, dry_run=dry_run)
+    assert caught.value.where == {"path": folder / name, "leads_to": tmp_path / "id_rsa"}
     assert not hub.exists(REPO)
+
+
+def test_a_card_that_is_a_pipe_is_passed_over(hub, folder):
+    os.mkfifo(folder / "README.md")
+    assert "README.md" in demoreel.push(folder, REPO).sent
 
 
 def test_a_dry_run_changes_nothing(hub, folder):
@@ -341,16 +351,29 @@ def test_while_it_is_recorded(hub, tmp_path):
     assert not hub.exists(REPO)
 
 
-def test_a_commit_that_a_kill_left_is_finished_first(hub, folder):
-    from demoreel.storage.journal import transaction
-    from demoreel.storage.writer_lock import WriterLock
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_commit_that_a_kill_left_must_be_finished_first(hub, folder, dry_run):
+    from demoreel.storage.commit.journal import transaction
+    from demoreel.storage.commit.writer_lock import WriterLock
 
     with WriterLock(folder), transaction(folder) as change:
         change.new("meta/extra.txt").write_text("committed")
         change.record()
+    with pytest.raises(UnfinishedError, match="demoreel finish"):
+        demoreel.push(folder, REPO, dry_run=dry_run)
+    demoreel.finish(folder)
     done = demoreel.push(folder, REPO)
     assert "meta/extra.txt" in done.sent
     assert hub.read(REPO, "meta/extra.txt") == b"committed"
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_nothing_is_pushed_while_saved_episodes_wait(hub, made, tmp_path, dry_run):
+    root = tmp_path / "ds"
+    shutil.copytree(made["v3.0"], root)
+    leave_persisted(root)
+    with pytest.raises(UnfinishedError, match="demoreel finish"):
+        demoreel.push(root, REPO, dry_run=dry_run)
 
 
 def test_on_a_disk_that_cannot_be_written(hub, made, mounted):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from demoreel.testing.s3_server import S3Server
+from support.s3_server import S3Server
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from demoreel.errors import DiskFullError
-from demoreel.testing.crash import files_may_not_grow, make_draft
+from support.crash import files_may_not_grow, make_draft
 
 
 def test_files_that_may_not_grow_lose_nothing(appender, scratch, add, state, whole, limit):

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from demoreel.errors import ArgumentError
+from demoreel.errors import ArgumentError, TableError
+from demoreel.layouts.arrow_in import numbers
 from demoreel.layouts.columns import arrow_type, table_schema, to_arrow
 from demoreel.model import Feature
 
@@ -115,3 +116,16 @@ def test_videos_have_no_column():
     schema = table_schema([Feature("v", "video", (4, 4, 3)), Feature("x", "int8", (1,))])
     assert schema.names == ["x"]
     assert schema.field("x").type == pa.int8()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [("int8", [1, 300]), ("int32", [0, 2**40]), ("uint8", [0, -1]), ("float32", [0.0, 1e39])],
+)
+def test_a_value_that_the_declared_type_does_not_hold_is_an_error_both_ways(dtype, values):
+    feature = Feature("x", dtype, (1,))
+    with pytest.raises(ArgumentError, match=r"'x'.*does not hold"):
+        to_arrow(np.array(values), feature, length=2)
+    with pytest.raises(TableError, match="'x'") as caught:
+        numbers(pa.array(values), feature, where="a.parquet")
+    assert "row: 1" in str(caught.value)

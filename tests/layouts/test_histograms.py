@@ -15,7 +15,7 @@ from demoreel.layouts.histograms import (
     read_histograms,
     write_histograms,
 )
-from demoreel.layouts.v3.files import Place
+from demoreel.layouts.v3.files import FilePlace
 
 EYE = "observation.images.eye"
 
@@ -35,16 +35,16 @@ def same(one: Histogram, other: Histogram) -> bool:
 
 def test_what_is_written_is_read(tmp_path):
     written = [histogram(number) for number in range(150)]
-    write_histograms(tmp_path / histograms_name(Place(0, 2)), written)
+    write_histograms(tmp_path / histograms_name(FilePlace(0, 2)), written)
     found = list(read_histograms(tmp_path / "meta"))
     assert all(map(same, found, written))
     assert len(found) == 150
 
 
-def test_depth_keeps_only_the_levels_between_near_and_far(tmp_path):
+def test_depth_keeps_only_the_levels_between_near_and_remote(tmp_path):
     counts = np.zeros((1, 65536), np.int64)
     counts[0, 900:1300] = 5
-    path = tmp_path / histograms_name(Place(0, 0))
+    path = tmp_path / histograms_name(FilePlace(0, 0))
     write_histograms(path, [Histogram(3, EYE, 2, counts)])
     assert path.stat().st_size < 4000
     (found,) = read_histograms(tmp_path / "meta")
@@ -53,11 +53,11 @@ def test_depth_keeps_only_the_levels_between_near_and_far(tmp_path):
 
 def test_files_are_merged_by_copying(tmp_path):
     for number in range(3):
-        write_histograms(tmp_path / histograms_name(Place(0, number)), [histogram(number)])
+        write_histograms(tmp_path / histograms_name(FilePlace(0, number)), [histogram(number)])
     with HistogramWriter(tmp_path / "one.parquet") as writer:
         for path in histogram_files(tmp_path / "meta"):
             writer.copy(path)
-    target = tmp_path / "other" / histograms_name(Place(0, 0))
+    target = tmp_path / "other" / histograms_name(FilePlace(0, 0))
     target.parent.mkdir(parents=True)
     (tmp_path / "one.parquet").rename(target)
     found = list(read_histograms(tmp_path / "other" / "meta"))
@@ -71,7 +71,7 @@ def test_where_nothing_is_added_there_is_no_file(tmp_path):
 
 @pytest.mark.parametrize("broken", [b"", b"not parquet", "cut"])
 def test_a_broken_file_is_as_good_as_none(tmp_path, broken):
-    good, bad = (tmp_path / histograms_name(Place(0, number)) for number in (0, 1))
+    good, bad = (tmp_path / histograms_name(FilePlace(0, number)) for number in (0, 1))
     write_histograms(good, [histogram(0)])
     write_histograms(bad, [histogram(1)])
     bad.write_bytes(bad.read_bytes()[:-9] if broken == "cut" else broken)

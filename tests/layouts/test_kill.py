@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from demoreel.layouts.appending import create_appender, open_appender
-from demoreel.testing.crash import (
+from support.crash import (
     append_for_ever,
     check_whole,
     crash_info,

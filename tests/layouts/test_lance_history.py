@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from demoreel.layouts.lance_history import (
-    KEPT,
+from demoreel.layouts.lance.history import (
     has_history,
     keep_metadata,
     keep_settled,
@@ -16,7 +15,8 @@ from demoreel.layouts.lance_history import (
     metadata_of,
     notes,
 )
-from demoreel.testing.crash import files_may_not_grow
+from demoreel.storage.names import OLD_METADATA
+from support.crash import files_may_not_grow
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_full_disk_leaves_nothing(root):
     (root / "meta" / "more").write_bytes(bytes(5000))
     with files_may_not_grow(1000), pytest.raises(OSError, match="large"):
         keep_metadata(root, 3)
-    assert os.listdir(root / KEPT) == []
+    assert os.listdir(root / OLD_METADATA) == []
 
 
 def test_a_commit_in_between_is_noticed(root):
@@ -86,7 +86,7 @@ def test_a_commit_in_between_is_noticed(root):
     keep_settled(root, newest)
     assert kept_versions(root) == [4]
     assert text_of(root, 4) == "two"
-    assert not list((root / KEPT).glob(".new-*"))
+    assert not list((root / OLD_METADATA).glob(".new-*"))
 
 
 def test_notes_of_nothing(root):

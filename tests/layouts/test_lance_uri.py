@@ -12,12 +12,18 @@ import pytest
 from torch.utils.data import DataLoader, Subset
 
 import demoreel
-from demoreel.errors import ArgumentError, DatasetNotFoundError, TableError, VideoError
+from demoreel.errors import (
+    ArgumentError,
+    DatasetNotFoundError,
+    TableError,
+    UnsafePathError,
+    VideoError,
+)
 from demoreel.read.dataset import Dataset
-from demoreel.storage.lance_places import RemotePlace, remote_place, said_of_store
+from demoreel.storage.place import RemotePlace, remote_place, said_of_store
 from demoreel.testing import make_dataset
-from demoreel.testing.fault_proxy import FaultProxy
 from demoreel.torch import LeRobotLanceDataset, LeRobotLanceVideoDataset
+from support.fault_proxy import FaultProxy
 
 from ..conftest import assert_same
 
@@ -148,9 +154,10 @@ def test_videos_that_stayed_on_this_machine(local, bucket, tmp_path):
     linked = tmp_path / "linked"
     demoreel.convert(local / "source", linked, to="lance-video", link=True, table_name="dataset")
     uri = f"{bucket.upload(linked, 'linked')}/dataset.lance"
-    there = LeRobotLanceVideoDataset(
-        uri=uri, meta_root=linked, storage_options=bucket.storage_options
-    )
+    options = {"uri": uri, "meta_root": linked, "storage_options": bucket.storage_options}
+    with pytest.raises(UnsafePathError, match="allow_external"):
+        LeRobotLanceVideoDataset(**options)[0]
+    there = LeRobotLanceVideoDataset(**options, allow_external=local / "source")
     here = LeRobotLanceVideoDataset(root=local / "lance-video")
     for index in (0, 20):
         assert_same(there[index], here[index])
@@ -175,8 +182,9 @@ def test_workers(bucket, places, homes, layout, method, monkeypatch):
     )
     indices = [30, 2, 17, 2, 25, 9, 33, 0]
     wanted = there.__getitems__(indices)
+    workers = 2 if method == "fork" else 1  # each imports torch anew
     loader = DataLoader(
-        Subset(there, indices), batch_size=4, num_workers=2, multiprocessing_context=method
+        Subset(there, indices), batch_size=4, num_workers=workers, multiprocessing_context=method
     )
     for number, batch in enumerate(loader):
         for place in range(4):
@@ -340,10 +348,10 @@ def test_what_lance_is_told(monkeypatch):
     plain = remote_place("s3://b/t.lance/")
     assert plain == RemotePlace("s3://b/t.lance")
     assert plain.storage_options() is None
-    given = remote_place("s3://b/t.lance", {"AWS_ENDPOINT": "http://h", "aws_virtual": True})
+    given = remote_place("s3://b/t.lance", {"AWS_ENDPOINT": "http://h", "aws_skip_signature": True})
     assert given.storage_options() == {
         "aws_endpoint": "http://h",
-        "aws_virtual": "true",
+        "aws_skip_signature": "true",
         "allow_http": "true",
     }
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:9000")

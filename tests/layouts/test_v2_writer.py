@@ -6,7 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from demoreel.errors import ArgumentError, FrameMismatchError
-from demoreel.layouts.v2.writer import Writer, create
+from demoreel.layouts.v2.writer import V2Writer
+from demoreel.layouts.writing import EpisodeDraft, create_writer
 from demoreel.model import Feature, Info
 from demoreel.testing import make_dataset, read_stamp
 
@@ -109,8 +110,8 @@ def test_metadata_has_the_form_of_a_real_recording(fixtures, tmp_path):
 
 def test_without_a_commit_nothing_appears(tmp_path):
     def write(commit):
-        with create(tmp_path / "dataset", described()) as writer:
-            writer.add_episode(actions(2), tasks=["t"] * 2)
+        with create_writer(tmp_path / "dataset", described()) as writer:
+            writer.append(EpisodeDraft(actions(2), tasks=["t"] * 2))
             if commit:
                 writer.commit()
 
@@ -127,25 +128,25 @@ def test_a_refused_episode_changes_nothing(tmp_path):
     key = "observation.images.cam0"
     features = {**described().features, key: Feature(key, "video", (64, 64, 3))}
     info = Info.new(version="v2.1", fps=30, features=features)
-    with create(tmp_path / "dataset", info) as writer:
+    with create_writer(tmp_path / "dataset", info) as writer:
         with pytest.raises(FrameMismatchError, match="6 frames"):
-            writer.add_episode(actions(5), tasks=["no"] * 5, videos={key: video})
-        writer.add_episode(actions(6), tasks=["yes"] * 6, videos={key: video})
+            writer.append(EpisodeDraft(actions(5), tasks=["no"] * 5, videos={key: video}))
+        writer.append(EpisodeDraft(actions(6), tasks=["yes"] * 6, videos={key: video}))
         writer.commit()
     assert lines_of(tmp_path / "dataset/meta/tasks.jsonl") == [{"task_index": 0, "task": "yes"}]
     assert len(list((tmp_path / "dataset/data").rglob("*.parquet"))) == 1
 
 
 def test_a_committed_dataset_takes_no_more(tmp_path):
-    writer = Writer(tmp_path / "dataset", described())
+    writer = V2Writer(tmp_path / "dataset", described())
     with pytest.raises(ArgumentError, match="at least one episode"):
         writer.commit()
-    writer.add_episode(actions(2), tasks=["t"] * 2)
+    writer.append(EpisodeDraft(actions(2), tasks=["t"] * 2))
     writer.commit()
     with pytest.raises(ArgumentError, match="already committed"):
-        writer.add_episode(actions(2), tasks=["t"] * 2)
+        writer.append(EpisodeDraft(actions(2), tasks=["t"] * 2))
 
 
 def test_another_version_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"not v3\.0"):
-        Writer(tmp_path, described("v3.0"))
+        V2Writer(tmp_path, described("v3.0"))

@@ -26,7 +26,7 @@ from demoreel.layouts.v3.copying import (
     rewrite_table,
 )
 from demoreel.storage.no_room import says_no_room
-from demoreel.testing.crash import check_whole, crash_info, make_draft
+from support.crash import check_whole, crash_info, make_draft
 
 
 @pytest.fixture

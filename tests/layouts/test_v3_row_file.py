@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demoreel.layouts.v3.meta_files import episode_row
 from demoreel.layouts.v3.row_file import RowFiles
+from demoreel.layouts.v3.writer import episode_rows
 
 NOTE = {b"note": b"1"}
 
@@ -44,7 +44,7 @@ def test_they_are_byte_for_byte_those_of_arrow(known):
             values = row(seed, tasks=tasks)
             made = files.encoded(values, schema)
             assert made == fresh(values, schema)
-            assert read(made).equals(episode_row(values, schema))
+            assert read(made).equals(episode_rows([values], schema))
             assert pq.read_schema(pa.BufferReader(made)).metadata[b"note"] == b"1"
 
 
@@ -64,7 +64,7 @@ def test_numbers_of_other_shapes_and_kinds_are_told_apart():
     ]
     for values in [*rows, *rows]:
         made = read(files.encoded(values, schema))
-        expected = episode_row(values, schema)
+        expected = episode_rows([values], schema)
         for name in schema.names:
             assert str(made[name].to_pylist()) == str(expected[name].to_pylist()), name
 

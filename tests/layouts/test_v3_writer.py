@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demoreel.errors import ArgumentError, FrameMismatchError, TargetExistsError, UnknownKeyError
-from demoreel.layouts.v3.writer import Writer, create
+from demoreel.layouts.v3.writer import V3Writer
+from demoreel.layouts.writing import EpisodeDraft, create_writer
 from demoreel.media.encode import VideoEncoder, VideoSettings
 from demoreel.model import Feature, Info
 from demoreel.testing import make_dataset, read_stamp, stamp
@@ -36,6 +37,11 @@ def described(*, camera=True, **fields):
 
 def actions(frames):
     return {"action": np.arange(2.0 * frames, dtype=np.float32).reshape(frames, 2)}
+
+
+def filmed(folder, episode, frames, *, task, rows=None):
+    rows = rows or frames
+    return EpisodeDraft(actions(rows), [task] * rows, {CAMERA: film(folder, episode, frames)})
 
 
 def stats_of(value):
@@ -175,9 +181,9 @@ def test_pandas_finds_the_tasks_as_its_index(tmp_path):
 
 def test_tasks_are_numbered_as_they_come(tmp_path):
     info = described(camera=False)
-    with create(tmp_path / "dataset", info) as writer:
-        writer.add_episode(actions(3), tasks=["b", "b", "a"])
-        writer.add_episode(actions(2), tasks=["a", "c"])
+    with create_writer(tmp_path / "dataset", info) as writer:
+        writer.append(EpisodeDraft(actions(3), tasks=["b", "b", "a"]))
+        writer.append(EpisodeDraft(actions(2), tasks=["a", "c"]))
         writer.commit()
     rows = episodes_of(tmp_path / "dataset")
     assert [row["tasks"] for row in rows] == [["b", "a"], ["a", "c"]]
@@ -190,9 +196,9 @@ def test_tasks_are_numbered_as_they_come(tmp_path):
 
 
 def test_statistics_are_written_as_they_are_given(tmp_path):
-    with create(tmp_path / "dataset", described(camera=False)) as writer:
+    with create_writer(tmp_path / "dataset", described(camera=False)) as writer:
         for value in (1.5, 2.5):
-            writer.add_episode(actions(5), tasks=["t"] * 5, stats=stats_of(value))
+            writer.append(EpisodeDraft(actions(5), tasks=["t"] * 5, stats=stats_of(value)))
         writer.commit(stats=stats_of(2.0))
     rows = episodes_of(tmp_path / "dataset")
     assert [row["stats/action/mean"] for row in rows] == [[1.5, 1.5], [2.5, 2.5]]
@@ -203,9 +209,9 @@ def test_statistics_are_written_as_they_are_given(tmp_path):
 
 def test_timestamps_are_the_frames_over_fps_or_the_callers_own(tmp_path):
     own = np.array([0.0, 0.11, 0.2], np.float32)
-    with create(tmp_path / "dataset", described(camera=False)) as writer:
-        writer.add_episode(actions(3), tasks=["t"] * 3)
-        writer.add_episode({**actions(3), "timestamp": own}, tasks=["t"] * 3)
+    with create_writer(tmp_path / "dataset", described(camera=False)) as writer:
+        writer.append(EpisodeDraft(actions(3), tasks=["t"] * 3))
+        writer.append(EpisodeDraft({**actions(3), "timestamp": own}, tasks=["t"] * 3))
         writer.commit()
     found = pq.read_table(tmp_path / "dataset/data")["timestamp"].to_numpy()
     expected = np.concatenate([(np.arange(3) / 10).astype(np.float32), own])
@@ -213,20 +219,26 @@ def test_timestamps_are_the_frames_over_fps_or_the_callers_own(tmp_path):
 
 
 def test_more_episodes_than_are_held_at_once(tmp_path):
-    with create(tmp_path / "dataset", described(camera=False)) as writer:
+    with create_writer(tmp_path / "dataset", described(camera=False)) as writer:
         for _ in range(600):
-            writer.add_episode(actions(1), tasks=["t"])
+            writer.append(EpisodeDraft(actions(1), tasks=["t"]))
         writer.commit()
     assert [row["episode_index"] for row in episodes_of(tmp_path / "dataset")] == list(range(600))
 
 
 def test_a_refused_episode_changes_nothing(tmp_path):
-    with create(tmp_path / "dataset", described()) as writer:
-        writer.add_episode(actions(4), tasks=["t"] * 4, videos={CAMERA: film(tmp_path, 0, 4)})
+    with create_writer(tmp_path / "dataset", described()) as writer:
+        writer.append(
+            EpisodeDraft(actions(4), tasks=["t"] * 4, videos={CAMERA: film(tmp_path, 0, 4)})
+        )
         with pytest.raises(FrameMismatchError, match="5 frames; the episode has 4 rows") as caught:
-            writer.add_episode(actions(4), tasks=["u"] * 4, videos={CAMERA: film(tmp_path, 9, 5)})
+            writer.append(
+                EpisodeDraft(actions(4), tasks=["u"] * 4, videos={CAMERA: film(tmp_path, 9, 5)})
+            )
         assert caught.value.where["camera"] == CAMERA
-        writer.add_episode(actions(3), tasks=["v"] * 3, videos={CAMERA: film(tmp_path, 1, 3)})
+        writer.append(
+            EpisodeDraft(actions(3), tasks=["v"] * 3, videos={CAMERA: film(tmp_path, 1, 3)})
+        )
         writer.commit()
     rows = episodes_of(tmp_path / "dataset")
     assert [(row["length"], row["tasks"]) for row in rows] == [(4, ["t"]), (3, ["v"])]
@@ -252,20 +264,20 @@ def test_a_refused_episode_changes_nothing(tmp_path):
 def test_episodes_that_do_not_fit_are_refused(tmp_path, change, error, said):
     video = film(tmp_path, 0, 4)
     good = {"columns": actions(4), "tasks": ["t"] * 4, "videos": {CAMERA: video}}
-    writer = Writer(tmp_path / "dataset", described())
-    writer.add_episode(**good)
+    writer = V3Writer(tmp_path / "dataset", described())
+    writer.append(EpisodeDraft(**good))
     with pytest.raises(error, match=said):
-        writer.add_episode(**{**good, **change})
+        writer.append(EpisodeDraft(**{**good, **change}))
     writer.close()
 
 
 def test_videos_that_cannot_share_a_file_get_their_own(tmp_path):
     other = VideoSettings(codec="h264", preset="medium")
     chosen = [H264, H264, other, H264]
-    with create(tmp_path / "dataset", described()) as writer:
+    with create_writer(tmp_path / "dataset", described()) as writer:
         for episode, how in enumerate(chosen):
             video = film(tmp_path, episode, 3, how)
-            writer.add_episode(actions(3), tasks=["t"] * 3, videos={CAMERA: video})
+            writer.append(EpisodeDraft(actions(3), tasks=["t"] * 3, videos={CAMERA: video}))
         writer.commit()
     rows = episodes_of(tmp_path / "dataset")
     assert [row[f"videos/{CAMERA}/file_index"] for row in rows] == [0, 0, 1, 2]
@@ -278,9 +290,9 @@ def test_videos_that_cannot_share_a_file_get_their_own(tmp_path):
 
 def test_a_video_that_changes_before_the_commit_is_noticed(tmp_path):
     def write():
-        with create(tmp_path / "dataset", described()) as writer:
+        with create_writer(tmp_path / "dataset", described()) as writer:
             video = film(tmp_path, 0, 4)
-            writer.add_episode(actions(4), tasks=["t"] * 4, videos={CAMERA: video})
+            writer.append(EpisodeDraft(actions(4), tasks=["t"] * 4, videos={CAMERA: video}))
             film(tmp_path, 0, 6)
             writer.commit()
 
@@ -291,9 +303,9 @@ def test_a_video_that_changes_before_the_commit_is_noticed(tmp_path):
 
 def test_without_a_commit_nothing_appears(tmp_path):
     def write(*, episodes, commit, fail=False):
-        with create(tmp_path / "dataset", described(camera=False)) as writer:
+        with create_writer(tmp_path / "dataset", described(camera=False)) as writer:
             for _ in range(episodes):
-                writer.add_episode(actions(2), tasks=["t"] * 2)
+                writer.append(EpisodeDraft(actions(2), tasks=["t"] * 2))
             if fail:
                 raise RuntimeError("power cut")
             if commit:
@@ -312,11 +324,11 @@ def test_without_a_commit_nothing_appears(tmp_path):
 
 
 def test_a_committed_dataset_takes_no_more(tmp_path):
-    writer = Writer(tmp_path / "dataset", described(camera=False))
-    writer.add_episode(actions(2), tasks=["t"] * 2)
+    writer = V3Writer(tmp_path / "dataset", described(camera=False))
+    writer.append(EpisodeDraft(actions(2), tasks=["t"] * 2))
     writer.commit()
     with pytest.raises(ArgumentError, match="already committed"):
-        writer.add_episode(actions(2), tasks=["t"] * 2)
+        writer.append(EpisodeDraft(actions(2), tasks=["t"] * 2))
     with pytest.raises(ArgumentError, match="already committed"):
         writer.commit()
 
@@ -324,4 +336,4 @@ def test_a_committed_dataset_takes_no_more(tmp_path):
 def test_another_version_is_refused(tmp_path):
     info = Info.new(version="v2.1", fps=10, features={})
     with pytest.raises(ArgumentError, match=r"writes v3\.0, not v2\.1"):
-        Writer(tmp_path, info)
+        V3Writer(tmp_path, info)

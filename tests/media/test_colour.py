@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from demoreel.media import colour
-from demoreel.media.colour import Painter, depth_codes
-from demoreel.media.straight import Kind
+from demoreel.media.colour import Kind, Painter, depth_codes
 
 FORMATS = [
     "yuv420p",
@@ -44,7 +43,7 @@ def noise(form, size, *, color_range=0, colorspace=2, seed=0):
 @pytest.fixture
 def no_short_cut(monkeypatch):
     """As on machines where swscale's own functions are not to be found."""
-    monkeypatch.setattr(colour, "_straight_is_exact", lambda kind: False)
+    monkeypatch.setattr(colour, "_direct_is_exact", lambda kind: False)
 
 
 def painted(frame, size=None, painter=None):
@@ -70,7 +69,7 @@ def test_rare_differences_are_not_missed(form, size):
     """Odd pictures differ by one in one pixel of hundreds, so one comparison may not see it."""
     for round_ in range(30):
         colour._planes_are_exact.cache_clear()
-        colour._straight_is_exact.cache_clear()
+        colour._direct_is_exact.cache_clear()
         frame = noise(form, size, seed=round_)
         assert np.array_equal(painted(frame), frame.to_ndarray(format="rgb24"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import struct
 import tracemalloc
 
@@ -11,12 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from demoreel.errors import VideoError
-from demoreel.media import demux, mp4
+from demoreel.media import demux, mp4, remux
 from demoreel.media.packets import index_packets
 from demoreel.media.video import open_video
-from demoreel.storage.local import LocalFile
+from demoreel.storage.local import LocalFile, open_file
 
 STBL = "moov/trak/mdia/minf/stbl"
 CODECS = ["av1", "h264", "hevc", "vp9", "mpeg4"]
@@ -357,6 +359,23 @@ def test_stranger_edits_are_left_to_ffmpeg(films, tmp_path, codec, rows):
     films.same_as_plain(path)
 
 
+@pytest.mark.parametrize("start", [-2, -1000, -(1 << 31)])
+def test_an_edit_that_begins_before_the_video(films, tmp_path, start):
+    path = with_edits(films, films.film(codec="h264"), tmp_path / "v.mp4", [(500, start, 1 << 16)])
+    with pytest.raises(VideoError, match="before the video"):
+        open_video(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("MOOV_BYTES", 100), ("VIDEO_PACKETS", 3), ("IMAGE_PIXELS", 50)]
+)
+def test_limits(films, monkeypatch, name, most):
+    monkeypatch.setenv(f"DEMOREEL_LIMIT_{name}", str(most))
+    path = films.film(codec="h264")
+    with pytest.raises(VideoError, match=f"the limit {name} is {most}"):
+        fast(path)
+
+
 # Other containers
 
 
@@ -404,6 +423,47 @@ def test_packets_in_pieces_are_refused(films):
     """MPEG-TS cuts packets into slices of 184 bytes."""
     with pytest.raises(VideoError, match="one piece"):
         open_video(films.film(".ts", codec="h264"))
+
+
+PLAYLISTS = {
+    "a.mp4": "ffconcat version 1.0\nfile other.mkv\n",
+    "a.txt": "ffconcat version 1.0\nfile other.mkv\n",
+    "a.m3u8": "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nother.ts\n#EXT-X-ENDLIST\n",
+    "a.mpd": '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011"></MPD>',
+    "a.sdp": "v=0\r\ns=x\r\nt=0 0\r\nm=video 5004 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\n",
+    "a.ans": "a secret\n" * 40,  # FFmpeg renders text into images
+    "a%d.png": "a secret\n",
+}
+
+
+@pytest.mark.parametrize("name", PLAYLISTS)
+def test_a_video_that_names_other_files_is_refused(films, tmp_path, name):
+    shutil.copy(films.film(".mkv", codec="h264"), tmp_path / "other.mkv")
+    shutil.copy(films.film(".ts", codec="h264"), tmp_path / "other.ts")
+    Image.new("RGB", (8, 8)).save(tmp_path / "a1.png")
+    (tmp_path / name).write_text(PLAYLISTS[name])
+    with pytest.raises(VideoError, match="does not open"):
+        open_video(tmp_path / name)
+    with pytest.raises(VideoError, match="does not open"):
+        remux.probe(tmp_path / name)
+    with pytest.raises(VideoError, match="does not open"):
+        demux.read_tracks(name, open_file(tmp_path / name))
+
+
+@pytest.mark.parametrize("prefix", ["concat:", "subfile,,start,0,end,9,,:", "file:", "cache:"])
+def test_a_path_is_no_protocol(films, monkeypatch, prefix):
+    path = films.film(".mkv", codec="h264")
+    monkeypatch.chdir(path.parent)
+    for opens in (open_video, remux.probe, demux.read_index):
+        with pytest.raises(VideoError, match="open"):
+            opens(f"{prefix}{path.name}")
+
+
+def test_codecs_outside_the_list_are_refused(films):
+    with pytest.raises(VideoError, match=r"(?s)not decoded.*h264"):
+        open_video(films.film(".mkv", codec="rawvideo", frames=2))
+    with pytest.raises(VideoError, match=r"(?s)not decoded.*h264"):
+        open_video(films.film(".avi", codec="huffyuv", pix_fmt="yuv422p", frames=2))
 
 
 def test_metadata_in_another_alphabet_does_no_harm(films, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -61,6 +63,15 @@ def test_every_index_comes_back(index):
     found = decode_packets(data, video_bytes=video_bytes, name="v.mp4")
     assert found is not None
     assert_same(found, index)
+
+
+@pytest.mark.parametrize("name", ["ansi", "rawvideo", "bintext", "h264_v4l2m2m", "", "h264\0"])
+def test_a_decoder_outside_the_list_is_refused(films, name):
+    video = open_video(films.film(codec="h264"))
+    index = replace(video.index, codec=replace(video.index.codec, name=name))
+    data = encode_packets(index, video_bytes=video.file.size)
+    with pytest.raises(VideoError, match="not decoded"):
+        decode_packets(data, video_bytes=video.file.size, name="v")
 
 
 @pytest.mark.parametrize(

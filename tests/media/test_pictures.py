@@ -15,7 +15,12 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from demoreel.errors import PictureError
-from demoreel.media.pictures import decode_depth_picture, decode_picture, paint_picture
+from demoreel.media.pictures import (
+    decode_depth_picture,
+    decode_picture,
+    paint_picture,
+    picture_size,
+)
 
 FORMATS = ["PNG", "JPEG", "WEBP", "TIFF"]
 
@@ -127,6 +132,14 @@ def test_no_picture(decode, data):
         decode(data)
 
 
+def test_formats_that_start_programs_are_refused():
+    eps = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(eps, "EPS")
+    for decode in (decode_picture, decode_depth_picture, picture_size):
+        with pytest.raises(PictureError):
+            decode(eps.getvalue())
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("size", [None, (16, 24)])
 def test_cut_off(form, size):
@@ -152,6 +165,44 @@ def test_a_picture_that_claims_to_be_enormous(decode):
     """Pillow's guard against them raises an error that is no OSError and no ValueError."""
     with pytest.raises(PictureError, match="exceeds limit"):
         decode(png_that_claims(60_000, 60_000))
+
+
+@pytest.mark.parametrize("decode", [decode_picture, decode_depth_picture])
+def test_a_picture_of_more_pixels_than_the_limit(decode, monkeypatch):
+    monkeypatch.setenv("DEMOREEL_LIMIT_IMAGE_PIXELS", "1000")
+    for form in ("PNG", "JPEG", "WEBP"):
+        with pytest.raises(PictureError, match="the limit IMAGE_PIXELS"):
+            decode(encoded(picture(), form))
+
+
+def test_a_jpeg_of_endless_scans_is_refused_before_it_is_decoded():
+    file = io.BytesIO()
+    Image.fromarray(picture()).save(file, "JPEG", progressive=True)
+    whole = file.getvalue()
+    last = whole.rindex(b"\xff\xda")
+    endless = whole[:last] + whole[last:-2] * 200 + whole[-2:]
+    for decode in (
+        decode_picture,
+        decode_depth_picture,
+        lambda data: decode_picture(data, size=(8, 8)),
+        lambda data: paint_picture(data, np.empty((3, 33, 47), np.uint8)),
+    ):
+        decode(whole)
+        with pytest.raises(PictureError, match="scans"):
+            decode(endless)
+
+
+def test_a_jpeg_of_one_scan_has_no_more_of_them():
+    whole = encoded(picture(), "JPEG")
+    last = whole.rindex(b"\xff\xda")
+    again = whole[:last] + whole[last:-2] * 200 + whole[-2:]
+    with pytest.raises(PictureError, match="more than one scan"):
+        decode_picture(again)
+
+
+def test_only_formats_of_a_list_are_opened():
+    with pytest.raises(PictureError, match="does not decode"):
+        decode_picture(encoded(picture(), "PPM"))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -208,7 +259,7 @@ def test_planes_in_any_memory(form):
 @pytest.mark.parametrize("size", [(32, 47), (47, 33), (66, 94)])
 def test_a_picture_of_another_size_is_an_error(form, size):
     out = np.zeros((3, *size), np.uint8)
-    with pytest.raises(PictureError, match="was expected"):
+    with pytest.raises(PictureError, match="was declared"):
         paint_picture(encoded(picture(), form), out)
     assert (out == 0).all()
 

@@ -140,14 +140,16 @@ def test_paths_that_are_missing_are_lerobots(version, value):
 
 
 BAD = {
-    "fps": [0, -1, "30", None, True, math.nan, math.inf, [30], 10**400],
+    "fps": [0, -1, "30", None, True, math.nan, math.inf, [30], 10**400, 1e-300, 1e300],
     "total_episodes": [-1, 1.5, "3", None, True, [3]],
-    "total_frames": [-1, 1.5, "3", None, False],
+    "total_frames": [-1, 1.5, "3", None, False, 10**300],
     "total_tasks": [-1, 1.5, "3"],
     "chunks_size": [-1, 1.5, "1000", True],
     "data_files_size_in_mb": ["100", 0, -5, True, [1]],
     "video_files_size_in_mb": ["100", 0, -5, math.nan],
     "splits": ["0:3", [1], 7],
+    "robot_type": [{"a": 1}, ["x"], 5, True, "\ud800", "x" * 5000],
+    "codebase_version": [["v3.0"], {}, 3],
     "features": [None, {}, [], "action", 3],
     "data_path": [3, [], {}, True],
     "video_path": [3, ["a"], {"a": 1}],
@@ -233,6 +235,21 @@ def test_any_json_in_a_feature_is_read_or_refused(value):
 
 
 # New datasets
+
+
+@pytest.mark.parametrize("place", ["extra", "names", "splits"])
+def test_what_nests_too_deep_is_refused(place):
+    """What reads it later recurses, as comparing names does."""
+    deep: list = []
+    for _ in range(500):
+        deep = [deep]
+    info = raw()
+    if place == "names":
+        info["features"][CAMERA]["names"] = deep
+    else:
+        info[place] = {"x": deep}
+    with pytest.raises(MetadataError, match="nests deeper"):
+        Info.from_json(info, where=WHERE)
 
 
 @pytest.mark.parametrize("version", READABLE_VERSIONS)

@@ -2,56 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
-import numpy as np
 import pytest
 
 import demoreel
 from demoreel.errors import OutOfRangeError, StoreError
-from demoreel.read.ahead import Ahead
-from demoreel.testing.fault_proxy import Status
+from support.fault_proxy import Status
 
 from ..conftest import assert_same_batch
-
-ROWS = np.array([3, 1, 2])
-
-
-def test_a_plan_is_taken_once():
-    ahead, made = Ahead(), []
-    ahead.begin(ROWS, lambda: made.append(1) or "plan")
-    ahead.begin(ROWS, lambda: made.append(2) or "another")
-    assert ahead.take(np.array([1, 2, 3])) is None
-    assert ahead.take(ROWS) == "plan"
-    assert ahead.take(ROWS) is None
-    assert made == [1]
-
-
-def test_what_nobody_comes_for_is_forgotten():
-    ahead = Ahead()
-    for number in range(20):
-        ahead.begin(np.array([number]), lambda number=number: number)
-    assert ahead.take(np.array([0])) is None
-    assert ahead.take(np.array([19])) == 19
-
-
-def test_errors_are_raised_where_the_batch_is_wanted():
-    ahead = Ahead()
-
-    def fail():
-        raise StoreError("no")
-
-    ahead.begin(ROWS, fail)
-    with pytest.raises(StoreError):
-        ahead.take(ROWS)
-    assert ahead.take(ROWS) is None
-
-
-def test_a_plan_that_is_under_way_is_waited_for():
-    ahead, go = Ahead(), threading.Event()
-    ahead.begin(ROWS, lambda: go.wait(20))
-    threading.Timer(0.05, go.set).start()
-    assert ahead.take(ROWS) is True
 
 
 @pytest.mark.parametrize("layout", ["v3.0", "lance-video"])

@@ -239,8 +239,10 @@ def _answer(ds, queue):
     queue.put(ds.sql(COUNT).to_pydict())
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("name", ["g1_lance_native", "g1_v30"])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("g1_lance_native", "fork"), ("g1_lance_native", "spawn"), ("g1_v30", "fork")],
+)
 def test_other_processes_get_the_same_answer(fixtures, name, method):
     ds = demoreel.open(fixtures / name, filter="episode_index in (1, 2)")
     ds.batch([0, 1])  # this process has used Lance now
@@ -365,3 +367,21 @@ def test_a_damaged_lance_table_is_not_the_conditions_fault(copy_of):
         path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(TableError):
         demoreel.open(root, filter="task_index = 0")
+
+
+@pytest.mark.parametrize("key", ["note", "observation.state", "next.done"])
+def test_texts_that_unfold_over_several_files(made, tmp_path, monkeypatch, key):
+    """Whatever the metadata call the column: a scanner decodes what lies in the files."""
+    root = Path(shutil.copytree(made, tmp_path / "set"))
+    for path in sorted(root.glob("data/**/*.parquet")):
+        table = pq.read_table(path)
+        same = pa.array([0] * len(table), pa.int32())
+        text = pa.DictionaryArray.from_arrays(same, pa.array(["x" * 100_000]))
+        table = table.set_column(table.column_names.index(key), key, text)
+        pq.write_table(table, path, compression="zstd", store_schema=False)
+    dataset = demoreel.open(root)
+    monkeypatch.setenv("DEMOREEL_LIMIT_TABLE_BYTES", "6MiB")  # no single file has as much
+    with pytest.raises(TableError, match="TABLE_BYTES"):
+        dataset.sql("select count(*) from frames")
+    monkeypatch.setenv("DEMOREEL_LIMIT_TABLE_BYTES", "40MiB")
+    assert column(dataset.sql("select count(*) from frames")) == [sum(LENGTHS)]

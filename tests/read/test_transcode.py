@@ -13,13 +13,13 @@ import pytest
 from PIL import Image
 
 import demoreel
-from demoreel.errors import ArgumentError, DemoreelError, PictureError, VideoError
+from demoreel.errors import ArgumentError, PictureError, VideoError
 from demoreel.media.decode import Decoder
 from demoreel.media.depth import depth_table
 from demoreel.media.picture_encode import PictureCodec
 from demoreel.media.pictures import decode_picture
 from demoreel.read import transcode
-from demoreel.read.shelf import Shelf, Stopped
+from demoreel.read.in_order import ReorderBuffer, in_order, one_by_one
 from demoreel.read.transcode import MOST_ROWS, encoded_pictures
 from demoreel.testing import make_dataset
 
@@ -241,58 +241,79 @@ def test_what_waits_is_bounded_however_long_the_groups_are(tmp_path, monkeypatch
     path = make_dataset(tmp_path / "made", episodes=[600], cameras=3, **options)
     dataset = demoreel.open(path)
     room = 60_000
-    shelves = []
+    held = []
+    real = ReorderBuffer.put
 
-    class Watched(Shelf):
-        def __init__(self, *arguments, **more):
-            super().__init__(*arguments, **more)
-            shelves.append(self)
+    def watched(self, place, item):
+        real(self, place, item)
+        held.append(self.held)
 
-    monkeypatch.setattr(transcode, "Shelf", Watched)
+    monkeypatch.setattr(ReorderBuffer, "put", watched)
     monkeypatch.setattr(transcode, "_BYTES_WAITING", room)
     found = every_picture(dataset, PictureCodec("jpeg"), threads=threads)
     total = sum(len(data) for pictures in found.values() for data in pictures)
     largest = max(len(data) for pictures in found.values() for data in pictures)
     assert total > 10 * room
-    assert shelves[0].most_waiting <= room + 8 * largest
+    assert max(held) <= room + 8 * largest
 
 
-# The shelf alone
+# The iterator alone
 
 
-def test_pictures_that_come_in_any_order_leave_in_the_order_of_rows():
-    shelf = Shelf(["a", "b"], 5, 9, most_bytes=1000)
-    for row in (8, 5, 7, 6):
-        shelf.put("a", row, b"a%d" % row)
-    for row in (6, 5, 8, 7):
-        shelf.put("b", row, b"b%d" % row)
-    found = list(shelf.portions(3))
-    assert found == [
-        {"a": [b"a5", b"a6", b"a7"], "b": [b"b5", b"b6", b"b7"]},
-        {"a": [b"a8"], "b": [b"b8"]},
-    ]
+def test_what_jobs_make_comes_in_their_order_however_long_they_take():
+    def job(number):
+        def work(decoder):
+            sum(range((50 - number) * 2000))
+            yield from [number] * (number % 3)
+
+        return work
+
+    found = list(one_by_one(map(job, range(50)), threads=3))
+    assert found == [number for number in range(50) for _ in range(number % 3)]
 
 
-def test_a_full_shelf_takes_what_is_waited_for_and_nothing_else():
-    shelf = Shelf(["a"], 0, 3, most_bytes=10)
-    shelf.put("a", 1, bytes(20))
-    early = threading.Thread(target=shelf.put, args=("a", 2, b"2"))
-    early.start()
-    shelf.put("a", 0, b"0")  # would wait for ever if a full shelf took nothing
-    portions = shelf.portions(5)
-    assert next(portions) == {"a": [b"0", bytes(20)]}
-    assert next(portions) == {"a": [b"2"]}
-    early.join()
+def test_lanes_are_taken_in_step():
+    def job(*made):
+        return lambda decoder: made
+
+    jobs = [("a", job(1, 2, 3)), ("b", job(1)), ("b", job(2, 3)), ("a", job(4)), ("b", job(4))]
+    found = list(in_order(jobs, ["a", "b"], threads=2, most=3))
+    assert found == [{"a": [1, 2, 3], "b": [1, 2, 3]}, {"a": [4], "b": [4]}]
+
+
+def test_a_full_buffer_takes_what_is_waited_for_and_nothing_else():
+    early = threading.Event()
+
+    def first(decoder):
+        assert early.wait(10)
+        yield b"0"  # would wait for ever if a full buffer took nothing
+        yield b"1"
+
+    def second(decoder):
+        yield bytes(20)
+        early.set()
+        yield b"3"
+
+    jobs = [(None, first), (None, second)]
+    portions = in_order(jobs, [None], threads=2, most=9, room=10, size=len)
+    found = [item for portion in portions for item in portion[None]]
+    assert found == [b"0", b"1", bytes(20), b"3"]
 
 
 def test_an_error_reaches_the_caller_and_ends_the_others():
-    shelf = Shelf(["a"], 0, 3, most_bytes=10)
-    shelf.fail(DemoreelError("Broken."))
-    shelf.fail(DemoreelError("Broken later."))
-    with pytest.raises(DemoreelError, match=r"Broken\."):
-        next(shelf.portions(1))
-    with pytest.raises(Stopped):
-        shelf.put("a", 0, b"")
+    before = set(threading.enumerate())
+
+    def endless(decoder):
+        while True:
+            yield b"x"
+
+    def broken(decoder):
+        raise KeyError("of no kind that is expected")
+
+    jobs = [(None, endless), (None, broken)]
+    with pytest.raises(KeyError):
+        list(in_order(jobs, [None], threads=2, room=10, size=len))
+    assert set(threading.enumerate()) <= before
 
 
 def test_lance_is_a_source_too(tmp_path, fixtures):

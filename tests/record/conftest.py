@@ -12,7 +12,7 @@ import pytest
 from demoreel.errors import EncoderBehindError
 from demoreel.media.settings import VideoSettings
 from demoreel.record.encoding import CameraEncoders, CameraPlan
-from demoreel.stats.running import Pictures
+from demoreel.stats.running import LevelCounts
 from demoreel.testing.stamp import read_stamp, stamp
 
 DEADLINE_S = 60
@@ -66,7 +66,7 @@ class Filming:
             video = videos[plan.key]
             assert video.frames == frames
             assert self.stamps(video.path) == [(episode, frame) for frame in range(frames)]
-            counted = Pictures()
+            counted = LevelCounts()
             for frame in range(frames):
                 counted.add(self.picture(plan, episode, frame))
             assert video.stats.count == frames

@@ -12,7 +12,7 @@ import pytest
 from demoreel.errors import ArgumentError, UnknownKeyError, VideoError
 from demoreel.media.settings import LOSSLESS_DEPTH, LOSSLESS_DEPTH_16, VideoSettings
 from demoreel.record.encoding import Backlog, CameraEncoders, CameraPlan
-from demoreel.record.encoding.messages import Inbox
+from demoreel.record.encoding.ipc import Inbox
 from demoreel.record.encoding.worker import Worker
 
 CODECS = ["av1", "h264", "hevc", "vp9", "mpeg4"]
@@ -254,7 +254,7 @@ def test_every_thread_of_an_encoder_steps_back_for_the_control_loop(tmp_path, fi
     plan = filming.camera(settings=VideoSettings(codec="av1"))
     with CameraEncoders([plan], fps=30, workdir=tmp_path) as encoders:
         filming.put(encoders, [plan], 0, 30)
-        filming.wait_until(lambda: encoders.backlog.frames_in_memory < 20)  # its codec is open
+        filming.wait_until(lambda: encoders.backlog.frames_in_memory < 30)  # its codec is open
         process = encoders.encoder_processes["front"]
         threads = [int(name) for name in os.listdir(f"/proc/{process}/task")]
         assert len(threads) > 2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from demoreel.errors import ArgumentError, UnknownKeyError
 from demoreel.media.depth import encode_depth
 from demoreel.model import DepthCode
-from demoreel.record.frames import EpisodeRows, FrameCheck
+from demoreel.record.frames import EpisodeBuffer, FrameCheck
 from demoreel.record.spec import describe
 
 FEATURES = {
@@ -59,6 +59,69 @@ def test_a_frame_that_fits_keeps_its_values(check):
     assert checked.numbers["touch"].tolist() == [[1, 1], [1, 1]]
     assert checked.values == {"note": "über"}
     assert set(checked.pictures) == {"front", "deep"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "says"),
+    [
+        ("int8", 300, "300.*-128 to 127"),
+        ("int8", np.int64(-129), "-129"),
+        ("int32", 2**40, "1099511627776.*int32"),
+        ("int64", np.uint64(2**63), "int64"),
+        ("int64", 2**70, "would not hold it"),
+        ("uint8", -1, "-1.*0 to 255"),
+        ("uint16", np.array([70000]), "70000"),
+        ("int64", 1.5, "float64"),
+        ("int64", float("nan"), "float64"),
+        ("float32", 1e39, "1e\\+39.*float32"),
+        ("float16", 70000, "70000"),
+        ("bool", 2, "int64"),
+        ("float32", "1.0", "would not hold it"),
+        ("float32", [1.0, [2.0]], "no array"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_an_error_that_names_it(dtype, value, says):
+    check = FrameCheck(describe({"x": {"dtype": dtype, "shape": (1,), "names": None}}, fps=30))
+    with pytest.raises(ArgumentError, match=says) as caught:
+        check({"x": value}, task="pick", number=7)
+    assert "'x'" in str(caught.value)
+    assert "frame: 7" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("int8", 127), ("uint8", 255), ("uint16", 0), ("float32", 2**24 + 1), ("float32", 0.1)],
+)
+def test_a_value_that_fits_is_taken_whatever_type_it_came_in(dtype, value):
+    check = FrameCheck(describe({"x": {"dtype": dtype, "shape": (1,), "names": None}}, fps=30))
+    found = check({"x": value}, task="pick").numbers["x"]
+    assert found.dtype == dtype
+    assert found == np.array(value, dtype)
+
+
+@pytest.mark.parametrize("given", [{"note": "a\ud800"}, {"task": "a\udfff"}])
+def test_half_of_a_character_is_refused_before_the_episode_has_it(check, given):
+    with pytest.raises(ArgumentError, match="UTF-8"):
+        check(frame(**given))
+
+
+@pytest.mark.parametrize("row", [{"role": 5}, {"content": "no role"}, {"role": "a\ud800"}, 7])
+def test_language_that_no_table_holds_is_refused_before_the_episode_has_it(row):
+    check = FrameCheck(describe({"language_events": {"dtype": "language", "shape": (1,)}}, fps=30))
+    with pytest.raises(ArgumentError, match="language_events"):
+        check({"language_events": [row]}, task="pick")
+
+
+def test_more_text_than_a_saved_episode_is_read_with_is_refused(check, monkeypatch):
+    monkeypatch.setattr("demoreel.layouts.persisted._MOST_TEXT", 1000)
+    monkeypatch.setattr("demoreel.layouts.persisted._LARGEST_TEXT", 10)
+    rows = EpisodeBuffer()
+    for _ in range(2):
+        rows.refuse_long(check(frame(note="x" * 400)))
+        rows.add(check(frame(note="x" * 400)))
+    with pytest.raises(ArgumentError, match="bytes of text"):
+        rows.refuse_long(check(frame(note="x" * 400)))
+    rows.refuse_long(check(frame(note="x")))
 
 
 def test_numbers_are_copied_for_drivers_use_their_arrays_again(check):
@@ -125,10 +188,11 @@ def test_depth_becomes_the_codes_that_encoding_gives(values):
 
 def test_rows_become_columns():
     info = describe(FEATURES, fps=30)
-    check, rows = FrameCheck(info), EpisodeRows()
+    check, rows = FrameCheck(info), EpisodeBuffer()
     for number in range(3):
         rows.add(check(frame(phase=number, task=f"task {number}")))
-    columns = rows.finished()
+    rows.end({}, {})
+    columns = rows.columns
     assert len(rows) == 3
     assert rows.tasks == ["task 0", "task 1", "task 2"]
     assert columns["phase"].tolist() == [0, 1, 2]

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import demoreel
-from demoreel.errors import ArgumentError, TargetExistsError
+from demoreel.errors import ArgumentError, MetadataError, TargetExistsError
 from demoreel.media.depth import depth_table, encode_depth
+from demoreel.media.settings import VideoSettings
 from demoreel.model import DepthCode
 from demoreel.record import create, resume
 from demoreel.record.spec import CAPTURE_TIME
@@ -80,12 +81,13 @@ def record(recorder, episode, frames, make=simple):
     return recorder.save_episode()
 
 
-def check(root, lengths, make=simple):
+def check(root, lengths, make=simple, committed=None):
     ds = demoreel.open(root)
     assert ds.episodes.length.tolist() == lengths
+    assert (ds.info.total_episodes, ds.info.total_frames) == (len(lengths), sum(lengths))
     info = json.loads((root / "meta" / "info.json").read_text())
-    assert info["total_episodes"] == len(lengths)
-    assert info["total_frames"] == sum(lengths)
+    there = lengths[:committed]
+    assert (info["total_episodes"], info["total_frames"]) == (len(there), sum(there))
     items = ds[0 : len(ds)]
     assert items["index"].tolist() == list(range(sum(lengths)))
     row = 0
@@ -205,6 +207,37 @@ def test_resuming_differently_is_refused_before_the_first_frame(root):
     check(root, [2, 2])
 
 
+NOTED = [
+    ("video.extra_options", {"x264-params": "dump-yuv={victim}"}),
+    ("video.extra_options", {"x264-params": "psy=1:stats={victim}"}),
+    ("video.extra_options", "x264-params=dump-yuv={victim}"),
+    ("video.preset", "superfast:dump-yuv={victim}"),
+    ("video.pix_fmt", "{victim}"),
+    ("video.codec", {"h264": "{victim}"}),
+    ("video.g", "2"),
+    ("video.crf", 1e300),
+]
+
+
+def test_encoder_options_in_metadata_are_checked(root, tmp_path):
+    with create(root, fps=30, features=SIMPLE, vcodec="h264") as recorder:
+        record(recorder, 0, 2)
+    victim = tmp_path / "bashrc"
+    victim.write_text("mine")
+    info = root / "meta" / "info.json"
+    good = info.read_text()
+    for name, value in NOTED:
+        said = json.loads(good)
+        hostile = json.loads(json.dumps(value).replace("{victim}", str(victim)))
+        said["features"][FRONT]["info"][name] = hostile
+        info.write_text(json.dumps(said))
+        with pytest.raises(MetadataError, match=r"(?s)front.*info\.json.*video="):
+            resume(root)
+    assert victim.read_text() == "mine"
+    with resume(root, video=VideoSettings(codec="h264", preset="ultrafast")) as recorder:
+        assert recorder.num_episodes == 1
+
+
 def test_a_folder_that_holds_something_is_left_alone(root):
     root.mkdir()
     (root / "mine.txt").write_text("mine")
@@ -311,14 +344,15 @@ def stop_encoders(recorder):
         os.kill(process, signal.SIGSTOP)
 
 
-def test_an_episode_whose_encoders_are_behind_is_saved_and_read_later(root):
+def test_an_episode_whose_encoders_are_behind_is_saved_and_read_at_once(root):
     with create(root, fps=10, features=SIMPLE, vcodec="h264") as recorder:
         record(recorder, 0, 2)
         stop_encoders(recorder)
         reports = [record(recorder, episode, 8) for episode in (1, 2)]
         assert [(r.episode_index, r.pending) for r in reports] == [(1, True), (2, True)]
         assert recorder.pending_episodes == 2
-        assert len(demoreel.open(root)) == 2
+        assert (recorder.num_episodes, recorder.num_frames) == (3, 18)
+        check(root, [2, 8, 8], committed=1)
         for process in recorder._encoders.encoder_processes.values():
             os.kill(process, signal.SIGCONT)
     check(root, [2, 8, 8])
@@ -341,6 +375,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
+    check(root, [3, 9, 7], everything, committed=1)
+    assert len(demoreel.finish(root).episodes) == 2
     ds = check(root, [3, 9, 7], everything)
     assert np.array_equal(ds[5][WRIST], everything(1, 2)[WRIST].transpose(2, 0, 1))
     assert ds[6]["note"] == everything(1, 3)["note"]

@@ -7,9 +7,10 @@ import shutil
 import pytest
 
 import demoreel
-from demoreel.check.codes import CODES, REPAIR
+from demoreel.check.catalogue import CODES
+from demoreel.check.codes import REPAIR
 from demoreel.errors import RepairError
-from demoreel.testing.defects import DEFECTS, make_base
+from support.defects import DEFECTS, make_base
 
 pytestmark = pytest.mark.soak
 

@@ -20,6 +20,7 @@ from demoreel.errors import (
     DatasetBusyError,
     DatasetNotFoundError,
     DiskFullError,
+    MetadataError,
     RepairError,
     TargetExistsError,
 )
@@ -338,7 +339,7 @@ def test_rows_that_lance_has_deleted_are_lost(lance, tmp_path):
 
 
 def test_deep_leaves_out_what_does_not_decode(tmp_path):
-    from demoreel.testing.defects import DEFECTS, make_base
+    from support.defects import DEFECTS, make_base
 
     defect = DEFECTS["packet_of_noise"]
     root = make_base(defect.on, tmp_path / "ds")
@@ -405,3 +406,57 @@ def test_a_video_whose_last_box_says_too_much_is_lost_or_kept_but_no_crash(tmp_p
     video.write_bytes(video.read_bytes()[:-200])
     done = repair(source, tmp_path / "mended")
     assert [lost.episode for lost in done.lost] == [1]
+
+
+def test_audio_of_a_video_that_was_cut_off_is_kept_as_remote_as_it_goes(tmp_path):
+    from demoreel.media.audio import tracks_of
+    from demoreel.media.video import open_video
+    from support.defects.tools import add_audio, cut_off, edit_info, remux
+
+    camera = "observation.images.front"
+    root = make_dataset(
+        tmp_path / "source", episodes=[60, 60], cameras={camera: (64, 64)}, layout="v2.1", gop=6
+    )
+    heard = {"has_audio": True}
+    edit_info(root, lambda info: info["features"][camera]["info"].update(heard))
+    names = sorted(root.rglob("*.mp4"))
+    for name in names:
+        remux(name, index_first=True)
+        add_audio(name)
+        index_first(name)
+    cut_off(names[1], keep=0.7)
+    done = demoreel.repair(root, tmp_path / "new")
+    assert any("frames before its end" in what for what in done.mended)
+    assert not any("its audio was not" in what for what in done.mended)
+    whole, part = (
+        tracks_of(open_video(p)).audio for p in sorted((tmp_path / "new").rglob("*.mp4"))
+    )
+    assert whole.seconds > 1.9
+    frames = demoreel.open(tmp_path / "new").episodes[1].length
+    assert 0.3 < part.seconds <= frames / 30 + 0.05
+
+
+def index_first(path):
+    """Put the table of packets before the packets, of all tracks."""
+    import av
+
+    aside = path.with_suffix(".new.mp4")
+    with (
+        av.open(str(path)) as source,
+        av.open(str(aside), "w", options={"movflags": "faststart"}) as target,
+    ):
+        copies = {one.index: target.add_stream_from_template(one) for one in source.streams}
+        for packet in source.demux():
+            if packet.size:
+                packet.stream = copies[packet.stream.index]
+                target.mux(packet)
+    aside.replace(path)
+
+
+def test_a_table_of_episodes_without_rows_is_no_crash(v30, tmp_path):
+    table = pq.read_table(v30 / EPISODES)
+    pq.write_table(table.slice(0, 0), v30 / EPISODES)
+    done = repair(v30, tmp_path / "repaired")
+    assert done.episodes == 4
+    with pytest.raises(MetadataError, match="no rows"):
+        demoreel.resume(v30)

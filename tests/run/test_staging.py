@@ -7,16 +7,10 @@ import shutil
 
 import pytest
 
-import demoreel.run.staging as staging_module
+import demoreel.storage.commit.staging as staging_module
 from demoreel.errors import DatasetBusyError, DiskFullError, TargetExistsError
-from demoreel.run.staging import (
-    Staging,
-    forget,
-    refuse_small_disk,
-    staging,
-    was_made,
-    write_whole,
-)
+from demoreel.storage.commit.files import write_whole
+from demoreel.storage.commit.staging import Staging, forget, refuse_small_disk, staging, was_made
 
 PRINT = "0123456789abcdef"
 

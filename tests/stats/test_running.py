@@ -9,8 +9,8 @@ from demoreel.model import Feature
 from demoreel.stats.levels import camera_stats, cameras_stats
 from demoreel.stats.running import (
     QUANTILES,
+    LevelCounts,
     Numbers,
-    Pictures,
     combine,
     episode_stats,
     finish,
@@ -50,9 +50,9 @@ def test_numbers_in_any_pieces_give_what_numpy_gives_at_once(values, where):
 @settings(deadline=None)
 @given(st.lists(hnp.arrays(np.uint8, (3, 4, 3)), min_size=1, max_size=5), cuts)
 def test_pictures_in_any_pieces_give_what_numpy_gives_at_once(pictures, where):
-    whole = Pictures()
+    whole = LevelCounts()
     for piece in in_parts(np.array(pictures), where):
-        part = Pictures()
+        part = LevelCounts()
         for picture in piece:
             part.add(picture)
         whole.merge(part)
@@ -71,7 +71,7 @@ def test_pictures_in_any_pieces_give_what_numpy_gives_at_once(pictures, where):
 
 
 def test_depth_stays_in_millimetres():
-    pictures = Pictures()
+    pictures = LevelCounts()
     pictures.add(np.full((4, 5), 1200, np.uint16))
     pictures.add(np.full((4, 5), 3400, np.uint16))
     found = pictures.finish()
@@ -128,7 +128,7 @@ def test_merging_leaves_the_parts_as_they_are():
     for value in (1.0, 3.0):
         numbers = Numbers()
         numbers.add(np.full((2, 1), value))
-        pictures = Pictures()
+        pictures = LevelCounts()
         pictures.add(np.full((2, 2, 3), int(value), np.uint8))
         parts.append({"n": numbers, "p": pictures})
     whole = finish(merge(parts))
@@ -149,12 +149,12 @@ def test_later_changes_to_the_callers_array_do_not_matter():
 def test_nothing_has_no_statistics():
     with pytest.raises(ArgumentError, match="no values"):
         Numbers().finish()
-    with pytest.raises(ArgumentError, match="no pictures"):
-        Pictures().finish()
+    with pytest.raises(ArgumentError, match="no frames"):
+        LevelCounts().finish()
 
 
 def test_pictures_of_another_kind_are_refused():
-    pictures = Pictures()
+    pictures = LevelCounts()
     pictures.add(np.zeros((2, 2, 3), np.uint8))
     with pytest.raises(ArgumentError, match="channels"):
         pictures.add(np.zeros((2, 2), np.uint16))
@@ -175,7 +175,7 @@ def test_several_cameras_at_once_have_the_statistics_of_each():
     for key, feature in features.items():
         deep = feature.is_depth
         pictures = random.integers(0, 256, (4, 6, 8) if deep else (4, 6, 8, 3))
-        counts[key] = [Pictures(), Pictures()]
+        counts[key] = [LevelCounts(), LevelCounts()]
         for number, picture in enumerate(pictures):
             counts[key][number % 2].add(picture.astype(np.uint16 if deep else np.uint8))
     found = cameras_stats(counts, features)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from demoreel.errors import TargetExistsError
-from demoreel.storage import atomic
-from demoreel.storage.atomic import staged, write_file
+from demoreel.storage.commit import files as atomic
+from demoreel.storage.commit.files import write_file
+from demoreel.storage.commit.staging import staged
 
 
 def test_the_target_appears_whole_and_only_at_the_end(tmp_path):
@@ -19,8 +20,8 @@ def test_the_target_appears_whole_and_only_at_the_end(tmp_path):
         (folder / "meta").mkdir()
         (folder / "meta" / "info.json").write_text("{}")
         assert not target.exists()
-        assert folder.parent == target.parent
-        assert folder.name.startswith(".")
+        assert folder.parent.parent == target.parent
+        assert folder.parent.name.startswith(".")
     assert (target / "meta" / "info.json").read_text() == "{}"
     assert list(target.parent.iterdir()) == [target]
 
@@ -112,7 +113,7 @@ def test_the_result_has_the_usual_permissions(tmp_path):
 def test_a_killed_writer_leaves_no_target(tmp_path):
     script = """
         import sys, time
-        from demoreel.storage.atomic import staged
+        from demoreel.storage.commit.staging import staged
         with staged(sys.argv[1]) as folder:
             (folder / "file").write_text("x")
             print("ready", flush=True)

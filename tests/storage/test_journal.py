@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import operator
 import os
+import shutil
 import subprocess
 import sys
 import zlib
+from contextlib import suppress
+from functools import partial
+from itertools import count
 
 import pytest
 
-from demoreel.errors import DatasetBusyError, MetadataError, UnsafePathError
-from demoreel.storage import journal
-from demoreel.storage.journal import clear_staging, is_pending, roll_back, roll_forward, transaction
-from demoreel.storage.settled import settled
-from demoreel.storage.writer_lock import WriterLock
-from demoreel.testing.power_cut import watch
+from demoreel.errors import DatasetBusyError, MetadataError, UnfinishedError, UnsafePathError
+from demoreel.storage.commit import journal
+from demoreel.storage.commit.consistent import consistent_read, finish_commit
+from demoreel.storage.commit.journal import (
+    carry_out,
+    clear_staging,
+    is_in_place,
+    is_pending,
+    roll_back,
+    roll_forward,
+    transaction,
+)
+from demoreel.storage.commit.writer_lock import WriterLock
+from support.disk_faults import failing
+from support.power_cut import watch
 
 
 @pytest.fixture
@@ -48,6 +63,35 @@ def state(root):
 
 OLD = {"meta/info.json": "old", "meta/gone": "goes"}
 NEW = {"meta/info.json": "fresh", "data/chunk-000/a": "new"}
+
+
+def test_a_reader_is_not_misled_by_a_commit_that_follows(root, monkeypatch):
+    """It has read the record of one commit when the writer makes the next."""
+    with WriterLock(root):
+        change(root)
+        read = journal._read
+
+        def overtaken(at):
+            monkeypatch.setattr(journal, "_read", read)
+            found = read(at)
+            roll_forward(root)
+            with transaction(root) as changes:
+                changes.new("meta/info.json").write_text("fresher")
+                changes.record()
+            roll_forward(root)
+            return found
+
+        monkeypatch.setattr(journal, "_read", overtaken)
+        assert is_in_place(root)
+        change(root)
+        (root / ".demoreel").joinpath(*_staged(root)).write_text("damaged")
+        with pytest.raises(MetadataError, match="not as it was written"):
+            is_in_place(root)
+
+
+def _staged(root):
+    (folder,) = (root / ".demoreel").glob("staging-*")
+    return folder.name, sorted(os.listdir(folder))[0]
 
 
 def test_a_commit_happens_wholly_or_not_at_all(root):
@@ -92,7 +136,8 @@ def test_every_state_that_a_power_cut_may_leave_is_old_or_new(root, tmp_path):
     found = []
     for number, left in enumerate([*cuts.states, last]):
         folder = cuts.build(left, tmp_path / str(number))
-        found.append(settled(folder, lambda folder=folder: state(folder)))
+        finish_commit(folder)
+        found.append(consistent_read(folder, lambda folder=folder: state(folder)))
     assert set(found) == {"old", "new"}
     assert found[-1] == "new"
 
@@ -114,9 +159,29 @@ def test_putting_in_place_leaves_only_old_or_new_states(root, tmp_path):
     found = []
     for number, left in enumerate([*cuts.states, early, last]):
         folder = cuts.build(left, tmp_path / str(number))
-        found.append(settled(folder, lambda folder=folder: state(folder)))
+        finish_commit(folder)
+        found.append(consistent_read(folder, lambda folder=folder: state(folder)))
     assert set(found) == {"old", "new"}
     assert found[-2:] == ["new", "new"]
+
+
+def test_what_readers_see_of_a_commit_after_a_power_cut_is_old_or_new_or_an_error(root, tmp_path):
+    lock = WriterLock(root)
+    with watch(root) as cuts:
+        change(root).put_in_place()
+        last = cuts.last
+    lock.release()
+    found = []
+    for number, left in enumerate([*cuts.states, last]):
+        folder = cuts.build(left, tmp_path / str(number))
+        before = sorted((p, p.lstat().st_mtime_ns) for p in folder.rglob("*"))
+        try:
+            found.append(consistent_read(folder, lambda folder=folder: state(folder)))
+        except UnfinishedError:
+            found.append("half")
+        assert sorted((p, p.lstat().st_mtime_ns) for p in folder.rglob("*")) == before
+    assert set(found) == {"old", "half", "new"}
+    assert found[-1] == "half"  # renames were not forced to disk: what was saved is not hidden
 
 
 def add_file(root, name, durable):
@@ -224,13 +289,61 @@ def test_a_commit_that_does_not_fit_is_undone(root):
         assert not is_pending(root)
 
 
-def test_what_was_replaced_cannot_be_undone(root):
+@pytest.mark.parametrize("taken", range(4))
+def test_what_was_replaced_or_deleted_is_undone(root, taken):
     with WriterLock(root):
         changes = change(root)
-        os.replace(changes.folder / "0002.json", root / "meta/info.json")
+        changes._steps = changes._steps[:taken]
+        changes.put_in_place()
+        assert roll_back(root)
+        assert state(root) == "old"
+        assert not any((root / ".demoreel").glob("staging-*"))
+
+
+def test_without_second_names_a_commit_can_only_be_completed(root, monkeypatch):
+    monkeypatch.setattr(os, "link", no_links)
+    with WriterLock(root):
+        change(root).put_in_place()
         assert not roll_back(root)
         assert roll_forward(root)
         assert state(root) == "new"
+
+
+def no_links(*_):
+    raise PermissionError(errno.EPERM, "no links here")
+
+
+@pytest.mark.parametrize("healed", ["undone", "completed"])
+def test_a_disk_that_fails_anywhere_leaves_a_commit_that_can_be_resolved(root, healed):
+    """Whatever fails, for once or for good: the commit is undone, done, or either can be had."""
+    with WriterLock(root):
+        for number in count():
+            for lasting in (False, True):
+                fails = partial(operator.le if lasting else operator.eq, number)
+                with failing(root, lambda place, *_, f=fails: f(place)) as disk:
+                    done = False
+                    with suppress(OSError):
+                        change(root)
+                        carry_out(root)
+                        done = True
+                if not is_pending(root):
+                    assert state(root) == ("new" if done else "old"), disk.failed
+                elif healed == "undone":
+                    assert roll_back(root)
+                    assert state(root) == "old"
+                else:
+                    assert roll_forward(root)
+                    assert state(root) == "new"
+                clear_staging(root)
+                if not disk.failed:
+                    return
+                start_over(root)
+
+
+def start_over(root):
+    shutil.rmtree(root / "data", ignore_errors=True)
+    for name, text in OLD.items():
+        (root / name).write_text(text)
 
 
 def test_a_file_that_the_disk_lost_is_an_error(root):
@@ -250,7 +363,7 @@ def test_a_strangers_record_stays_inside_the_dataset(root, final):
     (root / ".demoreel" / "journal.json").write_text(json.dumps(record))
     (root.parent / "outside").write_text("precious")
     with pytest.raises(MetadataError, match="cannot be used"):
-        settled(root, lambda: None)
+        consistent_read(root, lambda: None)
     assert (root.parent / "outside").exists()
 
 
@@ -268,7 +381,7 @@ def test_a_strangers_record_does_not_follow_links_out(root, staged):
     record = {"format": 1, "check": zlib.crc32(content.encode()), "content": content}
     (root / ".demoreel" / "journal.json").write_text(json.dumps(record))
     with pytest.raises(MetadataError, match="leads out of the dataset"):
-        settled(root, lambda: None)
+        consistent_read(root, lambda: None)
     assert (outside / "precious").read_text() == "mine"
 
 
@@ -277,7 +390,7 @@ def test_a_lock_does_not_follow_links_out(root):
     outside.write_text("precious")
     (root / ".demoreel").mkdir()
     (root / ".demoreel" / "lock").symlink_to(outside)
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(UnsafePathError, match="no file"):
         WriterLock(root)
     assert outside.read_text() == "precious"
     (root / ".demoreel" / "lock").unlink()
@@ -295,22 +408,54 @@ def test_a_damaged_record_is_an_error(root, text):
     (root / ".demoreel").mkdir()
     (root / ".demoreel" / "journal.json").write_text(text)
     with pytest.raises(MetadataError, match="cannot be used"):
-        settled(root, lambda: None)
+        consistent_read(root, lambda: None)
 
 
-def test_readers_finish_what_a_dead_writer_began(root):
+@pytest.mark.parametrize("kind", ["pipe", "huge", "deep"])
+def test_a_record_that_has_no_end_is_an_error(root, kind):
+    """For readers and for the next writer alike."""
+    (root / ".demoreel").mkdir()
+    path = root / ".demoreel" / "journal.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b"[" * 200_000)
+    if kind == "huge":
+        os.truncate(path, 1 << 33)  # of which the disk holds little
+    for use in (lambda: consistent_read(root, lambda: None), lambda: finish_commit(root)):
+        with pytest.raises(MetadataError, match="cannot be used"):
+            use()
+
+
+def test_readers_do_not_finish_what_a_dead_writer_began(root):
     with WriterLock(root):
         change(root)
-    assert settled(root, lambda: state(root)) == "new"
+    with pytest.raises(UnfinishedError, match="demoreel finish"):
+        consistent_read(root, lambda: state(root))
+    assert state(root) == "old"
+    assert finish_commit(root)
+    assert consistent_read(root, lambda: state(root)) == "new"
+    assert not finish_commit(root)
+
+
+def test_a_record_that_names_a_pipe_keeps_nobody(root):
+    os.mkfifo(root / "meta" / "pipe")
+    content = json.dumps(
+        {"staging": "staging-0123456789ab", "steps": [["meta/pipe", "0000", 1, 1]]}
+    )
+    record = {"format": 1, "check": zlib.crc32(content.encode()), "content": content}
+    (root / ".demoreel").mkdir()
+    (root / ".demoreel" / "journal.json").write_text(json.dumps(record))
+    with pytest.raises(MetadataError, match="not as it was written"):
+        consistent_read(root, lambda: None)
 
 
 def test_readers_wait_for_a_living_writer(root):
     with WriterLock(root):
         change(root)
         with pytest.raises(DatasetBusyError, match="stands still"):
-            settled(root, lambda: state(root), patience_s=0.05)
+            consistent_read(root, lambda: state(root), patience_s=0.05)
         assert state(root) == "old"
-    assert settled(root, lambda: state(root)) == "new"
 
 
 def test_a_commit_in_the_middle_of_reading_is_noticed(root):
@@ -326,13 +471,13 @@ def test_a_commit_in_the_middle_of_reading_is_noticed(root):
             raise FileNotFoundError("half of it was gone")
         return seen[-1]
 
-    assert settled(root, read) == "fresh"
+    assert consistent_read(root, read) == "fresh"
     assert seen == ["old", "fresh"]
 
 
 def test_errors_in_reading_are_those_of_the_dataset(root):
     with pytest.raises(KeyError):
-        settled(root, lambda: {}["missing"])
+        consistent_read(root, lambda: {}["missing"])
 
 
 def test_one_writer_at_a_time(root):
@@ -346,7 +491,7 @@ def test_one_writer_at_a_time(root):
 
 def test_a_lock_ends_with_its_process(root):
     code = (
-        "import sys, pathlib; from demoreel.storage.writer_lock import WriterLock;"
+        "import sys, pathlib; from demoreel.storage.commit.writer_lock import WriterLock;"
         "lock = WriterLock(pathlib.Path(sys.argv[1])); print('held', flush=True); input()"
     )
     process = subprocess.Popen(

@@ -34,6 +34,30 @@ def test_json_that_cannot_be_parsed(tmp_path, text):
     assert read_json_table(path) is None
 
 
+def test_json_that_would_take_all_memory(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    monkeypatch.setenv("DEMOREEL_LIMIT_JSON_BYTES", "1MiB")
+    for text in ('{"a": [' + "[]," * 20_000 + "[]]}", '{"a": "' + "x" * 600_000 + '"}'):
+        path.write_text(text)
+        for read in (read_json, read_json_lines):
+            with pytest.raises(MetadataError, match="the limit JSON_BYTES"):
+                read(path)
+    monkeypatch.setenv("DEMOREEL_LIMIT_JSON_LINES_BYTES", "10KiB")
+    path.write_text('{"a": 1}\n' * 1000)
+    with pytest.raises(MetadataError, match="the limit JSON_LINES_BYTES"):
+        read_json_lines(path)
+
+
+def test_half_a_character_in_a_line(tmp_path):
+    path = tmp_path / "x"
+    for line in (b'{"a": "\\ud800"}', b'{"a": "\xed\xa0\x80"}'):
+        path.write_bytes(line + b"\n")
+        with pytest.raises(MetadataError):
+            read_json_lines(path)
+    path.write_bytes(b'{"a": "\\ud83d\\ude00"}\n')
+    assert read_json_lines(path) == [{"a": "\U0001f600"}]
+
+
 def test_a_pipe_or_an_endless_file(tmp_path):
     pipe, endless = tmp_path / "pipe", tmp_path / "endless"
     os.mkfifo(pipe)

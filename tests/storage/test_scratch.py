@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from demoreel.edit.changes import kept
+from demoreel.errors import DiskFullError
 from demoreel.storage import scratch
-from demoreel.storage.scratch import Scratch, scratch_home
+from demoreel.storage.scratch import Scratch, scratch_folder, scratch_home
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give folders away")
 
@@ -258,3 +263,29 @@ def test_coming_and_going_at_once():
     command = [sys.executable, "-c", textwrap.dedent(script)]
     workers = [subprocess.Popen([*command, str(number)]) for number in range(4)]
     assert [worker.wait(timeout=120) for worker in workers] == [0, 0, 0, 0]
+
+
+@pytest.fixture
+def small_files():
+    """A disk for files of 8 KiB: larger ones fail as on one that is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_temporary_disk_is_named(small_files):
+    with pytest.raises(DiskFullError, match="DEMOREEL_SCRATCH"):
+        kept(np.zeros(50_000))
+    with pytest.raises(DiskFullError, match="temporary files"), scratch_folder() as folder:
+        (folder / "large").write_bytes(bytes(100_000))
+    assert not folder.exists()
+
+
+def test_a_full_disk_elsewhere_is_not_blamed_on_temporary_files(tmp_path, monkeypatch):
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("DEMOREEL_SCRATCH", str(tmp_path / "scratch"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    with pytest.raises(OSError, match="elsewhere") as caught, scratch_folder():
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "elsewhere"))
+    assert not isinstance(caught.value, DiskFullError)

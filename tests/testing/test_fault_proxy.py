@@ -23,8 +23,8 @@ from obstore.exceptions import GenericError
 from obstore.store import S3Store
 
 from demoreel.errors import ArgumentError
-from demoreel.testing.fault_proxy import Cut, FaultProxy, Request, Reset, ShortBody, Stall, Status
-from demoreel.testing.proxy.framing import Body
+from support.fault_proxy import Cut, FaultProxy, Request, Reset, ShortBody, Stall, Status
+from support.proxy.framing import Body
 
 pytestmark = pytest.mark.soak
 
@@ -446,7 +446,7 @@ def test_arguments_that_make_no_sense(proxy):
 def test_the_process_ends_with_its_owner(other):
     program = (
         "import sys\n"
-        "from demoreel.testing.fault_proxy import FaultProxy\n"
+        "from support.fault_proxy import FaultProxy\n"
         "with FaultProxy(sys.argv[1]) as proxy:\n"
         "    print(proxy._process.pid, flush=True)\n"
         "    sys.stdin.read()\n"
@@ -465,7 +465,7 @@ def test_the_process_ends_with_its_owner(other):
 def test_from_the_command_line(other):
     alone = subprocess.Popen(
         [
-            *(sys.executable, "-m", "demoreel.testing.fault_proxy", "--upstream", other.endpoint),
+            *(sys.executable, "-m", "support.fault_proxy", "--upstream", other.endpoint),
             *("--latency-ms", "1", "--fail", "1", "--how", "429"),
         ],
         stdout=subprocess.PIPE,

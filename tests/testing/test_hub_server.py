@@ -16,7 +16,7 @@ from textwrap import dedent
 import pytest
 
 from demoreel.errors import ArgumentError
-from demoreel.testing.hub_server import HubServer
+from support.hub_server import HubServer
 
 pytestmark = pytest.mark.soak
 

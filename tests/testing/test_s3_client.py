@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from demoreel.testing.fault_proxy import FaultProxy, Status
-from demoreel.testing.s3_client import BucketClient
-from demoreel.testing.s3_server import KEY, SECRET
+from support.fault_proxy import FaultProxy, Status
+from support.s3_client import BucketClient
+from support.s3_server import KEY, SECRET
 
 
 @pytest.fixture

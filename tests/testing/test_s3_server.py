@@ -15,8 +15,8 @@ import pytest
 from obstore.store import S3Store
 
 from demoreel.errors import MissingExtraError
-from demoreel.testing.s3_client import BucketClient
-from demoreel.testing.s3_server import S3Server
+from support.s3_client import BucketClient
+from support.s3_server import S3Server
 
 pytestmark = pytest.mark.soak
 
@@ -91,7 +91,7 @@ def test_who_has_not_may_not(s3):
 def test_a_server_ends_with_whoever_started_it(tmp_path):
     program = (
         "import sys\n"
-        "from demoreel.testing.s3_server import S3Server\n"
+        "from support.s3_server import S3Server\n"
         "with S3Server(sys.argv[1]) as server:\n"
         "    server.put('x', b'1')\n"
         "    print(server._server.pid, flush=True)\n"

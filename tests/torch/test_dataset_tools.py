@@ -32,6 +32,7 @@ CAMERA = "observation.images.cam0"
 LENGTHS = [5, 7, 4, 6]
 FRAMES = sum(LENGTHS)
 REWARD = {"dtype": "float32", "shape": [1], "names": None}
+BYTE = {"dtype": "int8", "shape": [1], "names": None}
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +248,11 @@ def test_adding_and_removing_by_their_short_names(dataset, tmp_path):
         ({"remove_features": ["timestamp"]}, ArgumentError),
         ({"add_features": {"action": (np.ones(FRAMES), REWARD)}}, ArgumentError),
         ({"add_features": {"x": (np.ones(3), REWARD)}}, ArgumentError),
+        ({"add_features": {"x": (np.full(FRAMES, 300), BYTE)}}, ArgumentError),
+        ({"add_features": {"x": (np.full(FRAMES, 0.5), BYTE)}}, ArgumentError),
+        ({"add_features": {"x": (np.full(FRAMES, 1e39), REWARD)}}, ArgumentError),
+        ({"add_features": {"x": (lambda *_: 300, BYTE)}}, ArgumentError),
+        ({"add_features": {"x": (lambda *_: float("nan"), BYTE)}}, ArgumentError),
         ({"add_features": {"x": (np.ones((FRAMES, 2)), REWARD)}}, ArgumentError),
         ({"add_features": {"x": (np.ones(FRAMES), {"dtype": "float32"})}}, ArgumentError),
         ({"add_features": {"x": (["a"], {"dtype": "string", "shape": [1]})}}, ArgumentError),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -11,9 +10,10 @@ import simplejpeg
 import torch
 
 import demoreel
-from demoreel.errors import ArgumentError, MissingExtraError, PictureError
+from demoreel.errors import ArgumentError, DemoreelWarning, MissingExtraError, PictureError
 from demoreel.layouts.detect import open_reader
 from demoreel.torch import LeRobotLanceDataset
+from demoreel.torch import device as device_module
 from demoreel.torch.device import DevicePictures, chosen_device
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
@@ -42,23 +42,17 @@ def test_the_cpu_by_its_names(device):
 
 
 @without_a_gpu
-def test_auto_falls_back_and_says_so_once(fixtures):
-    code = f"""
-import warnings
-from demoreel.errors import DemoreelWarning
-from demoreel.torch import LeRobotLanceDataset
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    for _ in range(3):
-        ds = LeRobotLanceDataset(root={str(fixtures / "kitchen_lance_frames")!r})
-        assert ds[0]["{FRONT}"].device.type == "cpu"
-said = [w for w in caught if issubclass(w.category, DemoreelWarning)]
-assert len(said) == 1, said
-assert "decoded by the CPU" in str(said[0].message) and "CUDA" in str(said[0].message)
-assert said[0].filename == "<string>"
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_auto_falls_back_and_says_so_once(fixtures, monkeypatch):
+    monkeypatch.setattr(device_module, "_said", False)  # as in a new process
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            ds = LeRobotLanceDataset(root=fixtures / "kitchen_lance_frames")
+            assert ds[0][FRONT].device.type == "cpu"
+    (said,) = [w for w in caught if issubclass(w.category, DemoreelWarning)]
+    assert "decoded by the CPU" in str(said.message)
+    assert "CUDA" in str(said.message)
+    assert said.filename == __file__
 
 
 def by_libjpeg(encoded):

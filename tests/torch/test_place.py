@@ -10,7 +10,7 @@ from ..conftest import assert_same
 
 
 @pytest.mark.parametrize("layout", ["v3.0", "lance-video"])
-def test_metadata_of_a_dataset_that_lies_far_away(uploaded, local_datasets, layout):
+def test_metadata_of_a_dataset_that_lies_remote_away(uploaded, local_datasets, layout):
     uri = uploaded(layout)
     here = LeRobotDatasetMetadata("me/task", local_datasets(layout))
     for there in (LeRobotDatasetMetadata("me/task", uri), LeRobotDatasetMetadata(uri)):

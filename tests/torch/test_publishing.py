@@ -10,8 +10,8 @@ import pytest
 
 from demoreel.errors import ArgumentError, DatasetBusyError
 from demoreel.testing import make_dataset
-from demoreel.testing.hub_server import HubServer
 from demoreel.torch import LeRobotDataset, LeRobotLanceVideoDataset
+from support.hub_server import HubServer
 
 REPO = "me/my_task"
 
@@ -23,7 +23,6 @@ def hub(tmp_path, monkeypatch):
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
         yield server
 
 

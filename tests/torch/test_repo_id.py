@@ -24,13 +24,13 @@ from demoreel.errors import (
     VideoError,
 )
 from demoreel.testing import make_dataset
-from demoreel.testing.hub_server import HubServer
 from demoreel.torch import (
     LeRobotDataset,
     LeRobotDatasetMetadata,
     LeRobotLanceDataset,
     LeRobotLanceVideoDataset,
 )
+from support.hub_server import HubServer
 
 LENGTHS = [8, 6, 7, 5]
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"

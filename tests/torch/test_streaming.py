@@ -17,8 +17,8 @@ import demoreel
 from demoreel.errors import ArgumentError, DatasetNotFoundError, DemoreelWarning, VideoError
 from demoreel.read.order import FrameOrder
 from demoreel.testing import make_dataset
-from demoreel.testing.hub_server import HubServer
 from demoreel.torch import LeRobotDataset, StreamingLeRobotDataset
+from support.hub_server import HubServer
 
 from ..conftest import assert_same
 
@@ -413,7 +413,7 @@ class TestDamage:
         assert stream.epoch == 1
 
 
-class TestFar:
+class TestRemote:
     """Datasets that are read where they lie: the same items in the same order."""
 
     @pytest.mark.soak

@@ -1,22 +1,26 @@
-"""Checks of where episodes lie in their videos."""
+"""Where episodes lie in their videos: the checks of it, and the answer for the checks of frames."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from demoreel.check.look import Look
-from demoreel.layouts.lance_history import KEPT
-from demoreel.layouts.spans import resolve_spans
+from demoreel.errors import DemoreelError, MetadataError, refuse_shortage
+from demoreel.layouts.spans import require_frames, resolve_spans
+from demoreel.layouts.v3.metadata import stated_unused
 from demoreel.media.splice import begins_anew, with_lead_in
-from demoreel.media.video import Video
+from demoreel.media.video import Video, open_video
+from demoreel.storage.names import OLD_METADATA
 
 _CLAIMED = re.compile(r"(\d+) frames are claimed")
 _A_FEW_FRAMES = 2  # that overlap where someone rounded; more, and an episode starts in another
 _FLOAT_SLACK = 2.0**-23
-_LARGEST = 1e9
+_LARGEST = 1e9  # seconds
 
 
 def check_clips(look: Look, camera: str, name: str, positions: np.ndarray, video: Video) -> None:
@@ -44,20 +48,12 @@ def check_clips(look: Look, camera: str, name: str, positions: np.ndarray, video
 def _check_whole(look: Look, camera: str, name: str, position: int, frames: int) -> None:
     """In v2 a video is an episode."""
     assert look.episodes is not None
-    length = int(look.episodes.length[position])
-    if frames != length:
-        look.found(
-            "video-short" if frames < length else "video-long",
-            f"It has {frames} frames; the episode has {length}.",
-            camera=camera,
-            file=name,
-            episode=look.episodes.index[position],
-            frame=min(frames, length),
-        )
+    length, episode = (int(a[position]) for a in (look.episodes.length, look.episodes.index))
+    require_frames(frames, length, note=look.note, camera=camera, file=name, episode=episode)
 
 
 class _Clips:
-    """The episodes of one video, which may have been filmed at a multiple of the dataset's rate."""
+    """The episodes of one video, whose rate may be a multiple of the dataset's rate."""
 
     def __init__(
         self,
@@ -185,7 +181,7 @@ class _Clips:
 
     def _check_unclaimed(self, first: np.ndarray) -> None:
         """Report frames that no episode claims, and none needs to be decoded."""
-        if len(first) == 0 or (self._look.root / KEPT).is_dir():
+        if len(first) == 0 or (self._look.root / OLD_METADATA).is_dir():
             return  # what an edit in place leaves belongs to the versions before it
         free = ~self._needed(first)
         order = np.argsort(first, kind="stable")
@@ -201,13 +197,19 @@ class _Clips:
                     frame=stop,
                 )
         left = int(free[int(stops[-1]) :].sum())
-        if left >= self._step:
+        if left >= self._step and left != self._stated_unused():
             self._found(
                 "video-long",
                 int(order[-1]),
                 f"It has {len(self._seconds)} frames; its episodes need {stops[-1]}.",
                 frame=stops[-1],
             )
+
+    def _stated_unused(self) -> object:
+        try:
+            return stated_unused(self._look.root / "meta").get(str(self._where["file"]))
+        except MetadataError:
+            return None
 
     def _needed(self, first: np.ndarray) -> np.ndarray:
         """Return for each frame whether it lies among the packets that some episode needs.
@@ -237,3 +239,85 @@ def _code_of(problem: str) -> str:
     if "rows" in problem:
         return "clip-length"
     return "clip-past-end" if "lies past" in problem else "video-short"
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedVideo:
+    """A video and its episodes.
+
+    Attributes:
+        name: Its path below the dataset's folder, or what stands for one.
+        video: The video.
+        positions: Where its episodes stand in ``look.episodes``.
+        first: The video's frame that is each one's frame 0; -1 where that cannot be told.
+        step: Frames of the video from one frame of an episode to the next.
+    """
+
+    name: str
+    video: Video
+    positions: np.ndarray
+    first: np.ndarray
+    step: int = 1
+
+
+def located_videos(look: Look, camera: str) -> Iterator[LocatedVideo]:
+    """Yield a camera's videos.
+
+    Cost: one or two small reads a video that is not known yet.
+    """
+    for name, positions in look.video_files(camera):
+        video = _opened(look, camera, name, positions)
+        if video is not None:
+            first, step = _places(look, camera, video, positions)
+            yield LocatedVideo(name, video, positions, first, step)
+
+
+def _opened(look: Look, camera: str, name: str, positions: np.ndarray) -> Video | None:
+    if look.is_lance:
+        return _in_table(look, camera, positions)
+    try:
+        return open_video(look.root / name) if look.files.get(name, 0) > 0 else None
+    except (DemoreelError, OSError) as error:
+        refuse_shortage(error)
+        return None
+
+
+def _in_table(look: Look, camera: str, positions: np.ndarray) -> Video | None:
+    """Return the video through the first of its episodes that a reader finds in it."""
+    assert look.episodes is not None
+    reader = look.reader
+    for episode in look.episodes.index[positions].tolist() if reader is not None else ():
+        assert reader is not None
+        try:
+            return reader.clip(reader.episodes.position_of(episode), camera).video
+        except (DemoreelError, OSError) as error:
+            refuse_shortage(error)
+            continue
+    return None
+
+
+def _places(look: Look, camera: str, video: Video, positions: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the first frame of each episode, and how far its frames are apart."""
+    assert look.episodes is not None
+    assert look.info is not None
+    length = look.episodes.length[positions]
+    if look.is_v2:
+        return np.where(length == video.index.frames, 0, -1), 1
+    first = np.full(len(positions), -1, np.int64)
+    columns = look.episodes.columns
+    begin = columns.get(f"videos/{camera}/from_timestamp")
+    if begin is None:
+        return first, 1
+    begin = begin[positions]
+    sane = np.flatnonzero(np.isfinite(begin) & (np.abs(begin) < _LARGEST))
+    if len(sane) == 0:
+        return first, 1
+    spans = resolve_spans(
+        length=length[sane],
+        from_timestamp=begin[sane],
+        to_timestamp=None,
+        seconds=video.index.seconds,
+        fps=look.info.fps,
+    )
+    first[sane] = spans.first
+    return first, spans.step

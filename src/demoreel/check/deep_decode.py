@@ -7,10 +7,7 @@ numbers a frame, so memory does not grow with the dataset.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,13 +15,12 @@ import numpy as np
 from demoreel.check.deep_watch import Levels, Watch, Watched, luma_of
 from demoreel.errors import DemoreelError, PictureError
 from demoreel.media.decode import Decoder, Stretch, group_frames
-from demoreel.media.packets import PacketIndex
 from demoreel.media.pictures import decode_picture
 from demoreel.media.video import Video
+from demoreel.read.in_order import runs_of
 
 _FRAMES_OF_A_RUN = 256
 _BYTES_OF_A_RUN = 16 << 20
-_AHEAD = 2  # runs a thread that may wait to be decoded
 
 # What broken bytes can do to a decoder, beside the errors that it foresees.
 _BROKEN = (DemoreelError, ValueError, IndexError, OSError, MemoryError, OverflowError)
@@ -48,14 +44,14 @@ class Damage:
 
 
 @dataclass(slots=True)
-class Run:
+class FrameRun:
     """What one run brought back."""
 
     watched: Watched
     damage: list[Damage] = field(default_factory=list)
 
 
-Job = Callable[[Decoder], Run]
+Job = Callable[[Decoder], FrameRun]
 
 
 def video_runs(video: Video, wanted: Iterable[int], levels: Levels) -> Iterator[Job]:
@@ -67,69 +63,38 @@ def video_runs(video: Video, wanted: Iterable[int], levels: Levels) -> Iterator[
         levels: See ``Watch``.
     """
     chosen = np.unique(np.fromiter(wanted, np.int64))
-    for groups in runs_of(video.index):
-        first, last = groups[0][0], groups[-1][-1]
-        begin, stop = np.searchsorted(chosen, [first, last + 1])
-        yield _video_job(video, groups, chosen[begin:stop].tolist(), levels)
+    every = np.arange(video.index.frames)
+    for first, stop in runs_of(
+        video.index, every, least=_FRAMES_OF_A_RUN, most_bytes=_BYTES_OF_A_RUN
+    ):
+        begin, end = np.searchsorted(chosen, [first, stop])
+        yield _video_job(video, every[first:stop], chosen[begin:end].tolist(), levels)
 
 
-def runs_of(index: PacketIndex) -> Iterator[list[tuple[int, ...]]]:
-    """Cut a video into runs: groups of frames that follow one another, each from a keyframe on."""
-    if index.frames == 0:
-        return
-    run: list[tuple[int, ...]] = []
-    frames = size = 0
-    for group in group_frames(index, np.arange(index.frames)):
-        run.append(group)
-        frames += len(group)
-        size += int(index.size[index.packet_of[list(group)]].sum())
-        if frames >= _FRAMES_OF_A_RUN or size >= _BYTES_OF_A_RUN:
-            yield run
-            run, frames, size = [], 0, 0
-    if run:
-        yield run
+def _video_job(video: Video, frames: np.ndarray, wanted: list[int], levels: Levels) -> Job:
+    def watch(decoder: Decoder, groups: list[tuple[int, ...]]) -> FrameRun:
+        seen = Watch(wanted, levels)
+        damage = []
+        for group in groups:
+            shown: set[int] = set()
+            try:
+                stretch = Stretch(video.index, video.file, video.name, group)
+                for number, frame in decoder.frames(stretch):
+                    shown.add(number)
+                    seen.add(number, *luma_of(frame))
+            except _BROKEN as error:
+                lost = tuple(n for n in group if n not in shown) or group[-1:]
+                damage.append(_damage(error, lost))
+        return FrameRun(seen.seen(), damage)
 
-
-def _video_job(
-    video: Video, groups: list[tuple[int, ...]], wanted: list[int], levels: Levels
-) -> Job:
-    def decode(decoder: Decoder) -> Run:
-        try:
-            watch = Watch(wanted, levels)
-            _watch_stretch(decoder, video, tuple(n for group in groups for n in group), watch)
-            return Run(watch.seen())
-        except _BROKEN:
-            return _group_by_group(decoder, video, groups, wanted, levels)
+    def decode(decoder: Decoder) -> FrameRun:
+        whole = watch(decoder, [tuple(frames.tolist())])
+        if not whole.damage:
+            return whole
+        # Once more, GOP by GOP, so that damage costs no more than its own.
+        return watch(decoder, group_frames(video.index, frames))
 
     return decode
-
-
-def _watch_stretch(decoder: Decoder, video: Video, frames: tuple[int, ...], watch: Watch) -> None:
-    stretch = Stretch(video.index, video.file, video.name, tuple(sorted(frames)))
-    for number, frame in decoder.frames(stretch):
-        watch.add(number, *luma_of(frame))
-
-
-def _group_by_group(
-    decoder: Decoder,
-    video: Video,
-    groups: list[tuple[int, ...]],
-    wanted: list[int],
-    levels: Levels,
-) -> Run:
-    """Decode a damaged run once more, so that damage costs no more than its own group."""
-    watch = Watch(wanted, levels)
-    damage = []
-    for group in groups:
-        shown: set[int] = set()
-        try:
-            stretch = Stretch(video.index, video.file, video.name, group)
-            for number, frame in decoder.frames(stretch):
-                shown.add(number)
-                watch.add(number, *luma_of(frame))
-        except _BROKEN as error:
-            damage.append(_damage(error, tuple(n for n in group if n not in shown) or group[-1:]))
-    return Run(watch.seen(), damage)
 
 
 def _damage(error: Exception, lost: tuple[int, ...]) -> Damage:
@@ -149,7 +114,7 @@ def picture_job(first: int, encoded: list[bytes], wanted: Iterable[int], levels:
         levels: See ``Watch``.
     """
 
-    def decode(decoder: Decoder) -> Run:
+    def decode(decoder: Decoder) -> FrameRun:
         watch = Watch(wanted, levels)
         damage = []
         for number, data in enumerate(encoded, first):
@@ -157,36 +122,6 @@ def picture_job(first: int, encoded: list[bytes], wanted: Iterable[int], levels:
                 watch.add(number, decode_picture(data, on_desk=True))
             except PictureError as error:
                 damage.append(Damage(number, (number,), error.what))
-        return Run(watch.seen(), damage)
+        return FrameRun(watch.seen(), damage)
 
     return decode
-
-
-def in_threads(jobs: Iterable[tuple[object, Job]], threads: int) -> Iterator[tuple[object, Run]]:
-    """Run jobs and yield what they bring back, in their order; few wait, however many there are.
-
-    Args:
-        jobs: Each with a name of any kind, which comes back with the result.
-        threads: How many at once.
-    """
-    local = threading.local()
-
-    def run(job: Job) -> Run:
-        if not hasattr(local, "decoder"):
-            local.decoder = Decoder()
-        return job(local.decoder)
-
-    waiting: deque[tuple[object, Future[Run]]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="demoreel-deep") as pool:
-        try:
-            for name, job in jobs:
-                waiting.append((name, pool.submit(run, job)))
-                if len(waiting) >= threads * _AHEAD:
-                    name, future = waiting.popleft()
-                    yield name, future.result()
-            while waiting:
-                name, future = waiting.popleft()
-                yield name, future.result()
-        finally:
-            for _, future in waiting:
-                future.cancel()

@@ -1,7 +1,7 @@
-"""Watching pictures pass by: a few numbers a frame, from some rows of its brightness.
+"""Measuring frames: a few numbers per frame, from some rows of its brightness.
 
 A frame costs 10 to 20 us beside its decoding: rows are copied as they come, and everything else is
-done for many frames at once. No picture is converted to RGB.
+done for many frames at once. No frame is converted to RGB.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-_ROWS = 48  # of a picture that are looked at, over its whole width
+_ROWS = 48  # of a frame that are measured, over its whole width
 _COLUMNS = 64  # of those that changes are measured in
 _AT_ONCE = 32  # frames
 _BLOCKS = 8  # of an appearance, in each direction
@@ -24,11 +24,11 @@ _NEARLY_ALL = 99.5  # percent of the pixels
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """From which differences on pixels count, in levels of 255.
+    """The differences from which pixels count, in levels of 255.
 
     Attributes:
-        same: Up to this much, a pixel is the same as in the picture before: encoders do not keep a
-            picture that stands still exactly.
+        same: Up to this much, a pixel is the same as in the frame before: encoders do not keep a
+            still image exactly.
         spread: From this much on, it is something else.
     """
 
@@ -42,19 +42,19 @@ MOMENTS = (0.2, 0.4, 0.6, 0.8)
 
 @dataclass
 class Watched:
-    """What was seen of frames that follow one another.
+    """Measures of consecutive frames.
 
     Attributes:
         number: The frames that decoded.
         bright: Level (of 255) that 99.5 % of the pixels do not exceed; or the mean, where that
-            alone shows that the picture is not dark.
-        same: Whether a picture is the same as the one before.
+            alone shows that the frame is not dark.
+        same: Whether a frame is the same as the one before.
         change: By how many levels it differs from the one before, on average.
         spread: Which share of its pixels differ by more than ``Levels.spread``.
         flat: Whether all of its pixels are the same.
         appearance: 8 x 8 mean levels of the wanted frames.
         sizes: Heights and widths, with the first frame of each.
-        edges: The first and last picture's rows, to go on from.
+        edges: The first and last frame's rows, to continue from.
         scale: How many bits these have over 8.
     """
 
@@ -71,7 +71,7 @@ class Watched:
 
 
 class Watch:
-    """Collects what is seen of frames; for one thread.
+    """Measures frames; for one thread.
 
     Args:
         wanted: Frames whose appearance is noted.
@@ -152,7 +152,7 @@ class Watch:
 
 
 def joined(parts: list[Watched], levels: Levels) -> Watched:
-    """Put together what was seen of runs of frames that follow one another."""
+    """Join the measures of consecutive runs of frames."""
     parts = [part for part in parts if len(part.number)]
     if not parts:
         return Watch().seen()
@@ -213,7 +213,7 @@ def _first_row(height: int) -> int:
 def _measured(
     rows: np.ndarray, scale: int, levels: Levels, *, has_before: bool
 ) -> tuple[np.ndarray, ...]:
-    """Measure pictures (count, rows, width); the first one may only be there to compare with."""
+    """Measure frames (count, rows, width); the first one may only be there to compare with."""
     count = len(rows)
     step = max(1, rows.shape[2] // _COLUMNS)
     grid = rows[:, :, :: step + 1 if step % 3 == 0 else step]  # or it might be one colour's
@@ -242,7 +242,7 @@ def _levels(values: np.ndarray, scale: int) -> np.ndarray:
 
 
 def _appearance(rows: np.ndarray, scale: int) -> np.ndarray:
-    """Return mean levels of 8 x 8 blocks (fewer of tiny pictures), as one row of 64."""
+    """Return mean levels of 8 x 8 blocks (fewer of tiny frames), as one row of 64."""
     parts = np.array_split(rows >> scale if scale else rows, _BLOCKS, axis=0)
     blocks = [
         block.mean() if block.size else 0.0

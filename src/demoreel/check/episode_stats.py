@@ -7,15 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from demoreel.check.look import Look
-from demoreel.check.look_episodes import FOLDER, UNREADABLE
-from demoreel.check.look_stats import EACH
+from demoreel.check.look import EACH, FOLDER, Look
 from demoreel.check.rows import Portion
+from demoreel.layouts.meta import read_episode_columns
 from demoreel.model import DEFAULT_FEATURES, Feature
+from demoreel.model.problems import ignore
 from demoreel.storage.arrow import as_numpy, is_number
-from demoreel.storage.local import refuse_special
 
 _KINDS = ("min", "max", "mean")
 _MOST_NUMBERS = 1 << 25  # of one kind of one feature, over all episodes; more are not compared
@@ -100,7 +98,7 @@ def _from_tables(look: Look) -> dict[str, EpisodeStats]:
 
 
 def _is_compared(feature: Feature, episodes: int) -> bool:
-    """Whether a feature's statistics matter: nobody normalises by the default columns."""
+    """Whether a feature's statistics matter: the default columns are never normalised."""
     matters = feature.is_numeric and feature.key not in DEFAULT_FEATURES
     return matters and episodes * math.prod(feature.item_shape) < _MOST_NUMBERS
 
@@ -108,13 +106,10 @@ def _is_compared(feature: Feature, episodes: int) -> bool:
 def _read(look: Look, name: str, widths: dict[str, int]) -> dict[str, dict[str, np.ndarray]]:
     """Return the statistics in one file, of the features that have all of them."""
     columns = [f"stats/{key}/{kind}" for key in widths for kind in _KINDS]
-    try:
-        refuse_special(look.root / name)
-        with pq.ParquetFile(look.root / name) as parquet:
-            present = set(parquet.schema_arrow.names)
-            table = parquet.read(columns=[column for column in columns if column in present])
-    except UNREADABLE:
+    table = read_episode_columns(look.root / name, set(columns).__contains__, ignore)
+    if table is None:
         return {}
+    present = set(table.column_names)
     found = {}
     for key, width in widths.items():
         names = {kind: f"stats/{key}/{kind}" for kind in _KINDS}

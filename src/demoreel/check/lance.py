@@ -5,16 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from demoreel.check.lance_videos import check_lance_videos
+import numpy as np
+
 from demoreel.check.look import Look
-from demoreel.errors import DemoreelError, TableError
-from demoreel.layouts.lance_reader import VIDEOS_VERSION
-from demoreel.storage import lance_calls
-from demoreel.storage.lance_process import may_use_lance
-from demoreel.storage.lance_tables import LanceTable
-from demoreel.storage.lance_versions import versions_of
+from demoreel.check.videos import check_camera, report_unreadable
+from demoreel.errors import (
+    DemoreelError,
+    TableError,
+    UnsafePathError,
+    VideoError,
+    refuse_shortage,
+)
+from demoreel.layouts.lance.calls import LanceFailure
+from demoreel.layouts.lance.reader import VIDEOS_VERSION
+from demoreel.layouts.lance.tables import LanceTable, versions_of
+from demoreel.layouts.lance.videos import LanceVideos
+from demoreel.media import mp4
+from demoreel.media.packet_bytes import PACKETS_COLUMN, decode_packets
+from demoreel.media.packets import PacketIndex
+from demoreel.media.video import Video
+from demoreel.storage.external import prefixes_of
 
 _LARGEST_META = 256 << 20
+
+_NAMED_BY = ("video_key", "chunk_index", "file_index")
+_MOOV = ("moov_offset", "moov_size")
+_A_TICK = 1e-6
 
 
 def check_lance(look: Look) -> None:
@@ -31,6 +47,8 @@ def check_lance(look: Look) -> None:
         else:
             _check_files(look, name, table)
             _check_tags(look, name, table)
+            if name not in look.broken:
+                _check_external(look, name, table)
     rows = f"{look.table}.lance"
     videos = videos_table(look)
     if rows not in look.broken:
@@ -44,7 +62,7 @@ def check_lance(look: Look) -> None:
 def videos_table(look: Look) -> str | None:
     """Return the name of the table of videos; None where there is none."""
     if look.layout == "lance-native":
-        return "videos.lance" if look.filmed else None
+        return "videos.lance" if look.video_cameras else None
     return f"{look.table}_videos.lance" if look.layout == "lance-video" else None
 
 
@@ -66,26 +84,27 @@ def _opened(look: Look, name: str) -> LanceTable | None:
     try:
         _ = table.version, table.columns
         return table
+    except UnsafePathError as error:
+        look.found("lance-external-refused", error.what, file=name)
+        return None
     except DemoreelError as error:
+        refuse_shortage(error)
         look.found("lance-unreadable", error.what, file=name)
         return None
 
 
 def _check_files(look: Look, name: str, table: LanceTable) -> None:
     """Check that every data file and every note of deleted rows is there, in its size."""
-    if not may_use_lance():
-        return  # a forked process: scanning, which asks a helper, will tell
     try:
-        with table.errors():
-            fragments = [
-                f.metadata for f in lance_calls.dataset(table.place, table.version).get_fragments()
-            ]
+        own = table.own()
     except TableError as error:
         look.found("lance-unreadable", error.what, file=name)
         look.broken.add(name)
         return
+    if own is None:
+        return  # a forked process: scanning, which asks a helper, will tell
     folder = look.root / name
-    for fragment in fragments:
+    for fragment in (part.metadata for part in own.get_fragments()):
         for file in fragment.files:
             if file.base_id is None:
                 _check_data_file(look, name, folder, file)
@@ -122,8 +141,22 @@ def _check_tags(look: Look, name: str, table: LanceTable) -> None:
             look.found("lance-tag-broken", f"The tag {tag!r} names version {version}.", file=name)
 
 
+def _check_external(look: Look, name: str, table: LanceTable) -> None:
+    """Say which files outside itself a table points at, and whether it may."""
+    try:
+        outside = table.named_outside()
+    except DemoreelError as error:
+        look.found("lance-unreadable", error.what, file=name)
+        return
+    for code, is_refused in (("lance-external-refused", True), ("lance-external", False)):
+        named = [uri for uri, refused in outside.items() if refused is is_refused]
+        if named:
+            said = f"It names {len(named)}, in {', '.join(prefixes_of(named))}."
+            look.found(code, said, file=name)
+
+
 def _check_columns(look: Look, rows: str, videos: str | None) -> None:
-    """Where pictures lie neither with the rows nor in videos, a table is missing."""
+    """Where frames are neither with the rows nor in videos, a table is missing."""
     assert look.info is not None
     columns = LanceTable(str(look.root / rows)).columns
     if videos is None and look.layout == "lance-frames":
@@ -131,7 +164,7 @@ def _check_columns(look: Look, rows: str, videos: str | None) -> None:
         if absent:
             look.found(
                 "lance-table-missing",
-                f"There are no pictures of {absent[0]} in {rows}, and there is no "
+                f"There are no frames of {absent[0]} in {rows}, and there is no "
                 f"{look.table}_videos.lance.",
                 camera=absent[0],
                 file=f"{look.table}_videos.lance",
@@ -167,6 +200,7 @@ def _check_copy(look: Look) -> None:
     try:
         copies = table.scan(["path", "data"])
     except DemoreelError as error:
+        refuse_shortage(error)
         look.found("lance-meta-copy", f"It cannot be read: {error.what}", file="meta.lance")
         return
     if copies.nbytes > _LARGEST_META:
@@ -178,3 +212,135 @@ def _check_copy(look: Look) -> None:
         if not same:
             said = "is not in meta/" if size is None else "differs"
             look.found("lance-meta-copy", f"Its copy of {name} {said}.", file=name)
+
+
+def check_lance_videos(look: Look, table: LanceTable) -> None:
+    """Check every video that the metadata name, and that no other lies in the table."""
+    try:
+        named = _rows_of(table)
+    except DemoreelError as error:
+        refuse_shortage(error)
+        look.found("lance-unreadable", error.what, file=table.name)
+        return
+    opener = _Opener(look, table, named)
+    count = 0
+    wanted: set[tuple[str, int, int]] = set()
+    for camera in look.video_cameras:
+        files = []
+        for (chunk, file), positions in look.sharing(f"videos/{camera}"):
+            wanted.add((camera, chunk, file))
+            files.append((f"{table.name}#{camera}/chunk-{chunk:03d}/file-{file:03d}", positions))
+            opener.places[files[-1][0]] = (camera, chunk, file)
+        count += check_camera(look, camera, files, opener.open)
+    look.facts["videos"] = count
+    for key in named:
+        if key not in wanted:
+            look.found(
+                "lance-video-orphan",
+                f"Chunk {key[1]}, file {key[2]} is not in the metadata.",
+                camera=key[0],
+                file=table.name,
+            )
+
+
+def _rows_of(table: LanceTable) -> dict[tuple[str, int, int], list[int]]:
+    """Return the places of each video's rows in the table."""
+    found: dict[tuple[str, int, int], list[int]] = {}
+    rows = table.scan(_NAMED_BY)
+    columns = [rows.column(name).to_pylist() for name in _NAMED_BY]
+    for place, (camera, chunk, file) in enumerate(zip(*columns, strict=True)):
+        found.setdefault((str(camera), int(chunk or 0), int(file or 0)), []).append(place)
+    return found
+
+
+class _Opener:
+    """Opens videos by name, and compares what the table notes of them with their bytes."""
+
+    def __init__(
+        self, look: Look, table: LanceTable, rows: dict[tuple[str, int, int], list[int]]
+    ) -> None:
+        self._look, self._table, self._rows = look, table, rows
+        self._videos = LanceVideos(table)
+        self.places: dict[str, tuple[str, int, int]] = {}
+
+    def open(self, name: str, positions: np.ndarray) -> Video | None:
+        """Return a video; None where it cannot be opened, which is a finding."""
+        look = self._look
+        assert look.episodes is not None
+        camera, chunk, file = self.places[name]
+        where = {"camera": camera, "file": name, "episode": look.episodes.index[positions[0]]}
+        places = self._rows.get((camera, chunk, file), [])
+        if len(places) != 1:
+            code = "lance-video-twice" if places else "lance-video-missing"
+            look.found(code, f"{len(places)} rows of {self._table.name} hold it.", **where)
+            return None
+        try:
+            stored = self._stored(places[0])
+            self._check_moov(places[0], name, where)
+            video = self._videos.video(camera, chunk, file, name=name)
+            self._check_index(video, stored, where)
+            return video
+        except UnsafePathError:
+            pass  # said for all at once
+        except VideoError as error:
+            self._report(error, where)
+        except TableError as error:
+            look.found("lance-unreadable", error.what, **where)
+        return None
+
+    def _report(self, error: VideoError, where: dict[str, Any]) -> None:
+        if "packet index stored" in error.what:
+            self._look.found("lance-packet-index", error.what, **where)
+        elif isinstance(error.__cause__, LanceFailure) or "holds no bytes" in error.what:
+            self._look.found("lance-blob-missing", error.what, **where)
+        else:
+            report_unreadable(self._look, error, **where)
+
+    def _values(self, place: int, *columns: str) -> list[Any]:
+        row = self._table.take(np.array([place]), columns)
+        return [row.column(name)[0].as_py() for name in columns]
+
+    def _stored(self, place: int) -> bytes | None:
+        if PACKETS_COLUMN not in self._table.columns:
+            return None
+        return self._values(place, PACKETS_COLUMN)[0] or None
+
+    def _check_moov(self, place: int, name: str, where: dict[str, Any]) -> None:
+        """The noted place of the moov box must be one: readers go there first."""
+        if not set(_MOOV) <= set(self._table.columns):
+            return
+        offset, size = self._values(place, *_MOOV)
+        if not size or offset is None:
+            return
+        camera, chunk, file = self.places[name]
+        blob = self._videos.blob(camera, chunk, file)
+        head = blob.read(int(offset), 8)
+        if head != int(size).to_bytes(4, "big", signed=False) + b"moov":
+            self._look.found(
+                "lance-moov-place", f"There is no moov box of {size} bytes at {offset}.", **where
+            )
+
+    def _check_index(self, video: Video, stored: bytes | None, where: dict[str, Any]) -> None:
+        """The packet index beside a video must be the one that its own bytes give."""
+        if stored is None:
+            return
+        own = mp4.read_index(video.file, name=video.name)
+        kept = decode_packets(stored, video_bytes=video.file.size, name=video.name)
+        if kept is None:
+            self._look.found(
+                "lance-packet-index", "It was made for a video of another size.", **where
+            )
+        elif own is not None and not _same(own, kept):
+            self._look.found(
+                "lance-packet-index",
+                f"It lists {len(kept.offset)} packets and {kept.frames} frames; the video has "
+                f"{len(own.offset)} and {own.frames}, or they lie elsewhere.",
+                **where,
+            )
+
+
+def _same(one: PacketIndex, other: PacketIndex) -> bool:
+    arrays = ("offset", "size", "frame_of", "start_of", "packet_of")
+    return all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays
+    ) and bool((np.abs(one.seconds - other.seconds) <= _A_TICK).all())

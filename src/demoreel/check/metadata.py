@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from demoreel.check import look_info
-from demoreel.check.declared import check_features, check_folders, check_splits
-from demoreel.check.look import Look
-from demoreel.check.look_episodes import FOLDER, LINES, LONGEST, Listing
+from demoreel.check.look import FOLDER, INFO, Look
 from demoreel.check.recorded_stats import check_recorded_stats
+from demoreel.errors import MetadataError, UnsafePathError
+from demoreel.layouts.lance.schemas import column_names
+from demoreel.layouts.meta import EpisodeList
+from demoreel.layouts.persisted_files import WORKDIR
+from demoreel.model import Feature, PathTemplate
+from demoreel.model.episodes import LONGEST
+from demoreel.model.feature import flat_names
 from demoreel.storage.arrow import as_numpy
+from demoreel.storage.links import links_out
+
+_SPLIT = re.compile(r"\s*(\d{1,18})\s*:\s*(\d{1,18})\s*")
+_SHOWN = 5
 
 
 def check_metadata(look: Look) -> None:
@@ -27,22 +39,18 @@ def check_metadata(look: Look) -> None:
             "There is a commit that was begun and is not in place: look again when it is.",
             file=".demoreel/journal.json",
         )
-    waiting = list(look.root.glob(".demoreel/encoding/*/sealed.json"))
-    if waiting:
+    for path, target in links_out(look.root):
         look.found(
-            "commit-pending",
-            f"{len(waiting)} saved episodes wait for their encoders.",
-            file=".demoreel/encoding",
+            "link-outside", f"It leads to {target}.", file=path.relative_to(look.root).as_posix()
         )
     if look.info is None:
         return
+    _check_waiting(look)
     _ = look.layout
     check_features(look)
     _check_tasks(look)
     listing = look.listing
-    if listing is None:
-        _report_no_list(look)
-    else:
+    if listing is not None:
         _check_numbers(look, listing)
         _check_ranges(look, listing)
         _check_listed_where(look, listing)
@@ -54,45 +62,39 @@ def check_metadata(look: Look) -> None:
     episodes = look.episodes
     look.facts["layout"] = look.layout
     look.facts["bytes"] = sum(size for size in look.files.values() if size > 0)
+    waiting = look.waiting
     look.facts["episodes"] = len(episodes) if episodes is not None else 0
     look.facts["frames"] = int(episodes.start[-1]) if episodes is not None else 0
+    if waiting:
+        look.facts["waiting"] = len(waiting.episodes)
+        look.facts["episodes"] += len(waiting.episodes)
+        look.facts["frames"] += waiting.frames
 
 
-def _report_no_list(look: Look) -> None:
-    assert look.raw is not None
-    if look.raw.get("total_episodes") == 0:
-        look.found("episodes-empty", "info.json counts no episodes.", file=look_info.FILE)
-        return
-    name = LINES if look.is_v2 else FOLDER
-    look.found("episodes-missing", f"There is nothing at {name}.", file=name)
+def _check_waiting(look: Look) -> None:
+    """Say which saved episodes are in no file of the dataset yet. The rest is of those that are."""
+    found = look.waiting
+    if found.episodes:
+        look.found(
+            "episodes-waiting",
+            f"{len(found.episodes)} saved episodes ({found.frames} frames) wait to be committed.",
+            count=len(found.episodes),
+            file=WORKDIR.as_posix(),
+        )
+    for each in found.damaged:
+        name = each.folder.relative_to(look.root).as_posix()
+        look.found("episode-waiting-damaged", each.why, file=name)
 
 
-def _check_numbers(look: Look, listing: Listing) -> None:
-    """Indices: there once, all of them, in order. Lengths: possible."""
-    index, length = listing.columns["episode_index"], listing.columns["length"]
+def _check_numbers(look: Look, listing: EpisodeList) -> None:
+    """Indices: all of them, in order. Whether they can be used says ``look.episodes``."""
+    index = listing.columns["episode_index"]
     if len(index) == 0:
         if listing.is_whole:
             look.found("episodes-empty", "The list of episodes is empty.", file=listing.files[0])
         return
-    impossible = np.flatnonzero(((length <= 0) | (length >= LONGEST)) & (length != -1))
-    for place in impossible[:_NAMED].tolist():
-        look.found(
-            "episode-length",
-            f"The length is {length[place]}.",
-            count=_last_counts(place, impossible),
-            episode=index[place],
-            file=_file(listing, place),
-        )
     known = index[index >= 0]
-    numbers, counts = np.unique(known, return_counts=True)
-    twice = numbers[counts > 1]
-    for episode in twice[:_NAMED].tolist():
-        look.found(
-            "episode-twice",
-            f"It is listed {counts[numbers == episode][0]} times.",
-            count=_last_counts(episode, twice),
-            episode=episode,
-        )
+    numbers = np.unique(known)
     if len(numbers) and (numbers[0] != 0 or numbers[-1] != len(numbers) - 1):
         gaps = np.flatnonzero(np.diff(numbers) > 1)
         first = 0 if numbers[0] != 0 else int(numbers[gaps[0]]) + 1
@@ -122,11 +124,11 @@ def _last_counts(place: int, places: np.ndarray) -> int:
     return len(places) - _NAMED + 1 if is_last else 1
 
 
-def _file(listing: Listing, place: int) -> str:
+def _file(listing: EpisodeList, place: int) -> str:
     return listing.files[int(listing.file[place])]
 
 
-def _check_ranges(look: Look, listing: Listing) -> None:
+def _check_ranges(look: Look, listing: EpisodeList) -> None:
     """Ranges of rows: as long as their episodes, and one behind the other."""
     first = listing.columns.get("dataset_from_index")
     stop = listing.columns.get("dataset_to_index")
@@ -159,7 +161,7 @@ def _check_ranges(look: Look, listing: Listing) -> None:
         )
 
 
-def _check_listed_where(look: Look, listing: Listing) -> None:
+def _check_listed_where(look: Look, listing: EpisodeList) -> None:
     """``meta/episodes/chunk_index`` and ``file_index``: the file that the row lies in."""
     chunk = listing.columns.get("meta/episodes/chunk_index")
     file = listing.columns.get("meta/episodes/file_index")
@@ -197,7 +199,7 @@ def _check_tasks(look: Look) -> None:
                 "task-twice",
                 f"The {what} {str(twice[0])[:60]!r} is there twice.",
                 count=len(twice),
-                file=tasks.file,
+                file=look.task_file,
             )
     off = [place for place, index in enumerate(tasks.indices) if index != place]
     if off:
@@ -205,11 +207,13 @@ def _check_tasks(look: Look) -> None:
             "task-order",
             f"The task in place {off[0]} has the index {tasks.indices[off[0]]}.",
             count=len(off),
-            file=tasks.file,
+            file=look.task_file,
         )
     empty = [i for i, text in zip(tasks.indices, tasks.texts, strict=True) if not text.strip()]
     if empty:
-        look.found("task-empty", f"Task {empty[0]} has no text.", count=len(empty), file=tasks.file)
+        look.found(
+            "task-empty", f"Task {empty[0]} has no text.", count=len(empty), file=look.task_file
+        )
 
 
 def _check_episode_tasks(look: Look) -> None:
@@ -238,11 +242,11 @@ def _check_episode_tasks(look: Look) -> None:
             "task-unused",
             f"No episode names the task {idle[0][:60]!r}.",
             count=len(idle),
-            file=tasks.file,
+            file=look.task_file,
         )
 
 
-def _check_totals(look: Look, listing: Listing) -> None:
+def _check_totals(look: Look, listing: EpisodeList) -> None:
     """The counts in ``info.json``; those that are no counts have findings of their own."""
     assert look.raw is not None
     if not listing.is_whole:
@@ -256,11 +260,191 @@ def _check_totals(look: Look, listing: Listing) -> None:
     if look.tasks is not None:
         counted.append(("total-tasks", "total_tasks", len(look.tasks.indices), "tasks"))
     if look.is_v2 and look.info is not None and len(listing):
-        cameras = len(look.filmed)
+        cameras = len(look.video_cameras)
         chunks = -(-int(listing.columns["episode_index"].max() + 1) // look.info.chunks_size)
         counted.append(("total-videos", "total_videos", cameras * len(listing), "videos"))
         counted.append(("total-videos", "total_chunks", chunks, "chunks"))
     for code, name, there, things in counted:
         said = look.raw.get(name)
         if isinstance(said, int) and not isinstance(said, bool) and said >= 0 and said != there:
-            look.found(code, f"{name} is {said}; there are {there} {things}.", file=look_info.FILE)
+            look.found(code, f"{name} is {said}; there are {there} {things}.", file=INFO)
+
+
+def check_features(look: Look) -> None:
+    """Check names, shapes and cameras' details as far as the declarations go."""
+    assert look.info is not None
+    for feature in look.info.features.values():
+        if feature.is_camera:
+            _check_camera(look, feature)
+        elif feature.is_numeric:
+            _check_names(look, feature)
+    try:
+        column_names(look.info)
+    except MetadataError as error:
+        look.found("feature-clash", error.what, file=INFO)
+    for key in look.info.features:
+        if "/" in key:
+            look.found(
+                "feature-clash",
+                f"{key[:60]!r} holds a slash, which lerobot refuses.",
+                feature=key,
+                file=INFO,
+            )
+
+
+def _check_names(look: Look, feature: Feature) -> None:
+    names = flat_names(feature.names)
+    if not names or len(feature.shape) > 1:
+        return  # of several dimensions, names say what each one is, or every cell: both are used
+    if len(names) != math.prod(feature.shape):
+        look.found(
+            "feature-names-count",
+            f"{len(names)} names for {math.prod(feature.shape)} dimensions.",
+            feature=feature.key,
+            file=INFO,
+        )
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(names) < 4096 else []
+    if twice:
+        look.found(
+            "feature-names-twice",
+            f"{twice[0][:60]!r} is the name of {names.count(twice[0])} dimensions.",
+            feature=feature.key,
+            file=INFO,
+        )
+
+
+def _check_camera(look: Look, feature: Feature) -> None:
+    height, width, channels = feature.picture_shape
+    said = {"video.height": height, "video.width": width, "video.channels": channels}
+    for name, declared in said.items():
+        value = feature.info.get(name)
+        if isinstance(value, int) and value != declared:
+            look.found(
+                "camera-declared-twice",
+                f"The shape says {declared}, {name} says {value}.",
+                camera=feature.key,
+                file=INFO,
+            )
+
+
+def check_splits(look: Look) -> None:
+    """Check that splits are ranges of episodes that exist, and share none."""
+    assert look.raw is not None
+    splits = look.raw.get("splits")
+    if not isinstance(splits, dict) or look.episodes is None or not look.episodes.is_whole:
+        return
+    count = len(look.episodes)
+    ranges: list[tuple[int, int, str]] = []
+    for name, text in splits.items():
+        match = _SPLIT.fullmatch(text) if isinstance(text, str) else None
+        if match is None or int(match[1]) > int(match[2]):
+            look.found(
+                "split-unreadable",
+                f"The split {name[:40]!r} is {str(text)[:40]!r}; first:stop was expected.",
+                file=INFO,
+            )
+            continue
+        first, stop = int(match[1]), int(match[2])
+        ranges.append((first, stop, name[:40]))
+        if stop > count:
+            look.found(
+                "split-past-end",
+                f"The split {name[:40]!r} is {first}:{stop}; there are {count} episodes.",
+                file=INFO,
+            )
+    _check_disjoint(look, sorted(ranges), count)
+
+
+def _check_disjoint(look: Look, ranges: Sequence[tuple[int, int, str]], count: int) -> None:
+    covered, owner, missing = 0, "", 0
+    for first, stop, name in ranges:
+        if first < min(covered, stop):
+            look.found(
+                "split-overlap",
+                f"The splits {owner!r} and {name!r} share {min(covered, stop) - first} episodes.",
+                episode=first,
+                file=INFO,
+            )
+        missing += max(0, min(first, count) - covered)
+        if stop > covered:
+            covered, owner = stop, name
+    missing += max(0, count - covered)
+    if ranges and missing:
+        look.found(
+            "split-left-out",
+            f"{missing} of {count} episodes are in no split.",
+            file=INFO,
+        )
+
+
+def check_folders(look: Look) -> None:
+    """Check that tables and videos lie where the templates say, and what else lies around."""
+    info = look.info
+    if info is None or look.is_lance:
+        return
+    if info.data_path is not None:
+        _check_template(look, info.data_path, ".parquet", look.table_files(), None)
+    for camera in look.video_cameras:
+        if info.video_path is not None:
+            _check_template(look, info.video_path, ".mp4", look.video_files(camera), camera)
+    strange = [
+        name
+        for name in look.files
+        if name.endswith((".tmp", ".part", ".lock", ".incomplete"))
+        or (name.startswith("images/") and name.endswith((".png", ".jpg", ".tiff")))
+    ]
+    if strange:
+        look.found(
+            "files-left-over",
+            f"{', '.join(strange[:_SHOWN])}{' and others' if len(strange) > _SHOWN else ''}",
+            count=len(strange),
+            file=strange[0],
+        )
+
+
+def _check_template(
+    look: Look,
+    template: PathTemplate,
+    ending: str,
+    named: Iterator[tuple[str, Any]],
+    camera: str | None,
+) -> None:
+    """Report files that lie in a folder of another name, where none lies in the right one."""
+    wanted = []
+    for name, _ in named:
+        if name in look.files:
+            return
+        wanted.append(name)
+        if len(wanted) >= 3:
+            break
+    if not wanted:
+        return
+    others = [
+        name
+        for name in look.files
+        if name.endswith(ending) and not name.startswith("meta/") and _is_of(name, camera)
+    ]
+    try:
+        known = {path for path, _ in _all_named(look)} if others else set()
+    except UnsafePathError:
+        return
+    others = [name for name in others if name not in known]
+    if others:
+        look.misplaced.add(camera)
+        look.found(
+            "template-mismatch",
+            f"{template.where} leads to {wanted[0]}, which is not there; "
+            f"{len(others)} such files lie elsewhere, like {others[0]}.",
+            camera=camera,
+            file=others[0],
+        )
+
+
+def _is_of(name: str, camera: str | None) -> bool:
+    return camera is None or camera in name.split("/") or camera.rsplit(".", 1)[-1] in name
+
+
+def _all_named(look: Look) -> Iterator[tuple[str, Any]]:
+    yield from look.table_files()
+    for camera in look.video_cameras:
+        yield from look.video_files(camera)

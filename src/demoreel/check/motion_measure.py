@@ -71,6 +71,15 @@ def measure_steps(signal: np.ndarray, edges: np.ndarray, sampled: slice) -> Step
     )
 
 
+def runs(marked: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where runs of at least so many marked places begin, and where they stop."""
+    padded = np.concatenate([[False], marked, [False]])
+    borders = np.flatnonzero(padded[1:] != padded[:-1])
+    first, stop = borders[::2], borders[1::2]
+    long = stop - first >= max(least, 1)
+    return first[long], stop[long]
+
+
 def longest_runs(repeats: np.ndarray, edges: np.ndarray, least: int) -> list[tuple[int, int, int]]:
     """Return (episode, first row, stop row) of the longest run of repeats of each episode.
 
@@ -79,11 +88,7 @@ def longest_runs(repeats: np.ndarray, edges: np.ndarray, least: int) -> list[tup
         edges: Where each episode begins, and the number of rows.
         least: Runs of fewer repeats are passed over.
     """
-    padded = np.concatenate([[False], repeats, [False]])
-    borders = np.flatnonzero(padded[1:] != padded[:-1])
-    first, stop = borders[::2], borders[1::2]
-    long = stop - first >= max(least, 1)
-    first, stop = first[long], stop[long]
+    first, stop = runs(repeats, least)
     episode = np.searchsorted(edges, first, side="right") - 1
     found: dict[int, tuple[int, int, int]] = {}
     for number, begin, end in zip(episode.tolist(), first.tolist(), stop.tolist(), strict=True):

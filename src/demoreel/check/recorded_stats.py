@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from demoreel.check.look import Look
-from demoreel.check.look_stats import EACH, WHOLE
+from demoreel.check.look import EACH, WHOLE, Look
 from demoreel.model import DEFAULT_FEATURES, Feature
 
 _KINDS = ("min", "max", "mean", "std")
@@ -28,7 +27,7 @@ def check_recorded_stats(look: Look) -> None:
         )
     for key, feature in info.features.items():
         if feature.is_string or feature.is_language or key in DEFAULT_FEATURES:
-            continue  # nobody normalises by those
+            continue  # never used to normalise
         kinds = stats.get(key)
         missing = [name for name in _KINDS if name not in kinds] if kinds else list(_KINDS)
         if missing:

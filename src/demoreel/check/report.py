@@ -1,17 +1,149 @@
-"""What checks found, as data and as text."""
+"""What a check found: one thing that is wrong, where, and what it means."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import shlex
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from demoreel.check.codes import CODES, SEVERITIES, Code, Severity, rank
-from demoreel.check.findings import Finding
+from demoreel.check.catalogue import CODES
+from demoreel.check.codes import SEVERITIES, Code, Severity, rank
+
+_KEPT_OF_A_CODE = 200
 
 FailOn = Literal["error", "warning", "hint"]
 
 _PLACES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The place of a finding; what does not apply is None.
+
+    Attributes:
+        dataset: The dataset's folder.
+        episode: An ``episode_index``.
+        camera: A camera's key.
+        feature: A feature's key.
+        file: A path below the dataset's folder.
+        frame: A frame of the episode, or of the video.
+    """
+
+    dataset: str
+    episode: int | None = None
+    camera: str | None = None
+    feature: str | None = None
+    file: str | None = None
+    frame: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that apply."""
+        pairs = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return {name: value for name, value in pairs if value is not None}
+
+    def __str__(self) -> str:
+        said = self.to_json()
+        del said["dataset"]
+        return ", ".join(f"{name} {value}" for name, value in said.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        code: Which kind of thing; its section in docs/checks.md explains it.
+        what: What was found, one sentence, with the numbers.
+        where: Where.
+        severity: How bad it is.
+        effect: What it does to training.
+        mend: The command that repairs it; None where no command can.
+        count: How many places it stands for, where a check names only the first of many.
+    """
+
+    code: str
+    what: str
+    where: Where
+    severity: Severity
+    effect: str
+    mend: str | None = None
+    count: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as plain values."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "what": self.what,
+            "where": self.where.to_json(),
+            "effect": self.effect,
+            "mend": self.mend,
+            "count": self.count,
+        }
+
+
+class Findings:
+    """Collects the findings of one dataset; any thread may add.
+
+    A defect may be everywhere. Of each code the first 200 findings are kept, the rest are counted.
+
+    Args:
+        dataset: The dataset's folder.
+    """
+
+    def __init__(self, dataset: str) -> None:
+        self.dataset = dataset
+        self.kept: list[Finding] = []
+        self.counts: Counter[str] = Counter()
+        self._kept: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, code: str, what: str, *, count: int = 1, **where: Any) -> None:
+        """Note a finding.
+
+        Args:
+            code: A name in ``CODES``.
+            what: What was found, one sentence.
+            count: How many places it stands for.
+            **where: Fields of ``Where``; numpy's integers will do.
+
+        Raises:
+            KeyError: There is no such code.
+        """
+        kind = CODES[code]
+        with self._lock:
+            self.counts[code] += count
+            if self._kept[code] >= _KEPT_OF_A_CODE:
+                return
+            self._kept[code] += 1
+            said = {name: _plain(value) for name, value in where.items()}
+            place = Where(**{"dataset": self.dataset, **said})
+            self.kept.append(
+                Finding(code, what, place, kind.severity, kind.effect, _filled(kind, place), count)
+            )
+
+    def keep(self, told_by: Callable[[Finding], object], wanted: Collection[object]) -> None:
+        """Drop all other findings; those that were only counted go as well."""
+        self.kept = [finding for finding in self.kept if told_by(finding) in wanted]
+        self.counts = Counter()
+        for finding in self.kept:
+            self.counts[finding.code] += finding.count
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _filled(code: Code, where: Where) -> str | None:
+    """Return the command that repairs it, for this place; None where it needs a place we lack."""
+    if code.mend is None or ("{episode}" in code.mend and where.episode is None):
+        return None
+    # A folder may be called anything, and the command is there to be pasted.
+    dataset = shlex.quote(where.dataset.rstrip("/") or where.dataset)
+    return code.mend.replace("{dataset}", dataset).replace("{episode}", str(where.episode))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +172,7 @@ class Report:
         looked_at: How much was looked at: episodes, frames, rows, videos, bytes, seconds; by
             dataset.
         thresholds: The numbers that were decided by.
-        deep: Whether pictures were decoded.
+        deep: Whether frames were decoded.
     """
 
     datasets: tuple[str, ...]
@@ -86,7 +218,8 @@ class Report:
 
         def renamed(text: str) -> str:
             for folder, name in names.items():
-                text = text.replace(folder, name)
+                # In commands, a folder's name is quoted where it must be; a URI needs no quotes.
+                text = text.replace(shlex.quote(folder), shlex.quote(name)).replace(folder, name)
             return text
 
         findings = (
@@ -163,4 +296,4 @@ def _block(group: Group, *, several: bool) -> Iterator[str]:
     yield f"         effect: {group.code.effect}"
     mends = dict.fromkeys(finding.mend for finding in shown if finding.mend)
     for mend in mends:
-        yield f"         mend:   {mend}"
+        yield f"         repair: {mend}"

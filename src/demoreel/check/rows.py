@@ -1,4 +1,4 @@
-"""One pass over all numbers of a dataset, for everybody who wants to see them.
+"""One pass over all numbers of a dataset, shared by the checks of rows.
 
 Files are decoded in threads, as Arrow and numpy let go of the GIL. What is decoded comes in
 portions of whole episodes, a few megabytes each, so memory does not grow with the dataset.
@@ -7,7 +7,6 @@ portions of whole episodes, a few megabytes each, so memory does not grow with t
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from demoreel.check.findings import Findings
+from demoreel.check.report import Findings
+from demoreel.errors import refuse_shortage
+from demoreel.read.pool import default_threads
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Portion:
 
 
 class RowCheck(Protocol):
-    """Someone who wants to see all rows."""
+    """A check that sees all rows."""
 
     def take(self, portion: Portion) -> Any:
         """Look at a portion and return what ``finish`` needs of it: small, or memory grows.
@@ -89,7 +90,7 @@ def scan_rows(
 
     Args:
         files: What decodes each file.
-        checks: Who wants to see the rows.
+        checks: The checks of rows.
         threads: How many files to decode at once.
         findings: Where checks that stopped are noted.
     """
@@ -138,6 +139,7 @@ class _Watched:
         try:
             return work()
         except Exception as error:
+            refuse_shortage(error)
             name = type(self._check).__name__
             log.debug("the check %s stopped", name, exc_info=True)
             self._has_stopped = True
@@ -148,8 +150,7 @@ class _Watched:
 
 def cores() -> int:
     """Return how many threads may run at once."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(count or 1, 16))
+    return min(default_threads(), 16)
 
 
 def whole_episodes(

@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from demoreel.check.codes import CODES, rank
-from demoreel.check.findings import Finding, Findings
+from demoreel.check.catalogue import CODES
+from demoreel.check.codes import code_for, rank
+from demoreel.check.deep import check_deep
+from demoreel.check.duplicates import check_duplicates, check_leaks
+from demoreel.check.fingerprints import FingerprintRows
+from demoreel.check.lance import check_lance
 from demoreel.check.look import Look
-from demoreel.check.look_episodes import first_line
-from demoreel.check.report import Report
+from demoreel.check.metadata import check_metadata
+from demoreel.check.motion import Motion
+from demoreel.check.report import Finding, Findings, Report
+from demoreel.check.row_checks import RowValues
 from demoreel.check.rows import RowCheck
+from demoreel.check.tables import check_tables
 from demoreel.check.thresholds import chosen
-from demoreel.errors import ArgumentError, DatasetNotFoundError
-from demoreel.storage.far.fetch import local_copies, part_of
-from demoreel.storage.far.uris import is_far
+from demoreel.check.videos import check_videos
+from demoreel.errors import (
+    ArgumentError,
+    DatasetBusyError,
+    DatasetNotFoundError,
+    MetadataError,
+    UnfinishedError,
+    first_line,
+    refuse_shortage,
+)
+from demoreel.storage.commit.consistent import consistent_read
+from demoreel.storage.commit.replace import wait_for_replacing
+from demoreel.storage.external import AllowExternal
+from demoreel.storage.external import allow_external as allow
+from demoreel.storage.remote.fetch import local_copies, part_of
+from demoreel.storage.store import is_uri
 
 log = logging.getLogger(__name__)
 
 _FETCHING = 0.5  # of the work, where a dataset has to be fetched
+_LOOKS = 4  # at a dataset that changes meanwhile
 
 FamilyName = Literal["metadata", "table", "video", "lance", "motion", "deep", "duplicate"]
 
@@ -38,36 +57,33 @@ class Family:
 
     Attributes:
         name: What they look at.
-        place: The function of a ``Look`` that does it, as ``module:function``.
-        deep: Whether they decode pictures, so that they run only if asked to.
+        run: The function of a ``Look``; of tables, also of the checks of rows.
+        deep: Whether they decode frames, so that they run only if asked to.
         needs_episodes: Whether they make no sense where no episode is known.
     """
 
     name: FamilyName
-    place: str
+    run: Callable[..., None]
     deep: bool = False
     needs_episodes: bool = False
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("metadata", "demoreel.check.metadata:check_metadata"),
-    Family("lance", "demoreel.check.lance:check_lance"),
-    Family("table", "demoreel.check.tables:check_tables"),
-    Family("video", "demoreel.check.videos:check_videos"),
-    Family("deep", "demoreel.check.deep:check_deep", deep=True, needs_episodes=True),
-    Family("duplicate", "demoreel.check.duplicates:check_duplicates", needs_episodes=True),
+    Family("metadata", check_metadata),
+    Family("lance", check_lance),
+    Family("table", check_tables),
+    Family("video", check_videos),
+    Family("deep", check_deep, deep=True, needs_episodes=True),
+    Family("duplicate", check_duplicates, needs_episodes=True),
 )
 """In the order in which they run. Motion looks at rows, with the tables: see ``ROW_CHECKS``."""
 
-ROW_CHECKS: Mapping[FamilyName, str] = {
-    "table": "demoreel.check.row_values:RowValues",
-    "motion": "demoreel.check.motion:Motion",
-    "duplicate": "demoreel.check.fingerprints:Fingerprints",
+ROW_CHECKS: Mapping[FamilyName, Callable[[Look], RowCheck]] = {
+    "table": RowValues,
+    "motion": Motion,
+    "duplicate": FingerprintRows,
 }
-"""Classes of ``rows.RowCheck``, made with the ``Look``; they share one pass over the rows."""
-
-LEAKS = "demoreel.check.leaks:check_leaks"
-"""A function of a list of ``Look`` and a ``Findings``: the same episodes in several datasets."""
+"""What makes the checks of rows of a family; they share one pass over the rows."""
 
 
 def check(
@@ -77,26 +93,30 @@ def check(
     only: Collection[FamilyName] | None = None,
     thresholds: Mapping[str, float] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    allow_external: AllowExternal | None = None,
     report: Callable[[float], None] | None = None,
 ) -> Report:
     """Look for everything that is wrong with datasets. Nothing is written.
 
     Cost: reads the metadata, every number in the tables once (2 million rows a second on two
-    cores), and the videos' tables of packets; no picture is decoded unless ``deep``. Datasets that
-    lie far away are fetched first, into a folder beside the user's cache (``DEMOREEL_STAGING``)
-    that is removed again.
+    cores), and the videos' packet tables; frames are decoded only with ``deep``, on every core.
+    Remote datasets are fetched first, into a folder beside the user's cache
+    (``DEMOREEL_STAGING``) that is removed again.
 
     Args:
         *paths: The datasets' folders, or their URIs.
-        deep: Also decode every picture.
-        leaks: Also look for the same episodes in several of the datasets.
-        only: Run only these families of checks.
-        thresholds: Numbers to decide by, by name; see ``demoreel.check.thresholds.THRESHOLDS``.
-        storage_options: Of datasets that lie far away: as for ``demoreel.open``.
-        report: Called with the share that is done.
+        deep: Also decode every frame of every camera.
+        leaks: Also look for episodes that are in several of the datasets.
+        only: Run only these families of checks; by default all.
+        thresholds: Values for thresholds, by name; names and defaults are in docs/checks.md and
+            ``demoreel.check.thresholds.THRESHOLDS``.
+        storage_options: Options of the object store, as for ``demoreel.open``.
+        allow_external: Folders or URIs outside the dataset that its Lance tables may point into; as
+            for ``demoreel.open``.
+        report: Called with the share that is done, 0 to 1.
 
     Returns:
-        The report. Data that are broken, however badly, are findings and not errors.
+        The report. Broken data are findings, not errors.
 
     Raises:
         DatasetNotFoundError: There is nothing at a path.
@@ -106,6 +126,8 @@ def check(
     """
     values = chosen(thresholds)
     _refuse_nonsense(paths, leaks, only)
+    for path in paths:
+        allow(path, allow_external)
     fetching = part_of(report, 0.0, _FETCHING)
     with local_copies(paths, storage_options=storage_options, report=fetching) as copies:
         roots = [copies.get(str(path), Path(path)) for path in paths]
@@ -126,20 +148,84 @@ def _check(
     looks, collected = [], []
     facts = {}
     for number, root in enumerate(roots):
-        look = Look(root, values)
-        if report is not None:
-            look.progress = partial(_report_share, report, number, len(roots))
+        progress = _Forward(partial(_report_share, report, number, len(roots)) if report else None)
         begin = time.perf_counter()
-        _run_families(look, deep, only)
+        look = _looked_at(root, values, deep, only, progress)
         look.facts["seconds"] = round(time.perf_counter() - begin, 3)
         looks.append(look)
         collected.append(look.findings)
         facts[str(root)] = look.facts
     if leaks:
         shared = Findings(str(roots[0]))
-        _guarded(shared, "leaks", lambda: _loaded(LEAKS)(looks, shared))
+        _guarded(shared, "leaks", lambda: check_leaks(looks, shared))
         collected.append(shared)
     return _report(roots, collected, facts, values, deep)
+
+
+class _Forward:
+    """Hands shares on, and none that is less than one before: a second look begins at nothing."""
+
+    def __init__(self, report: Callable[[float], None] | None) -> None:
+        self._report = report
+        self._most = -1.0
+
+    def __call__(self, share: float) -> None:
+        if self._report is not None and share >= self._most:
+            self._most = share
+            self._report(share)
+
+
+def _looked_at(
+    root: Path,
+    values: Mapping[str, float],
+    deep: bool,
+    only: Collection[FamilyName] | None,
+    progress: Callable[[float], None],
+) -> Look:
+    """Look at a dataset that others may be writing; what changes meanwhile is no finding.
+
+    The metadata are of one state. Where findings came while the dataset changed, it is looked at
+    again. If it never stands still, those count that were the same at every look.
+    """
+    same: set[tuple[object, ...]] | None = None
+    for left in reversed(range(_LOOKS)):
+        look = _load(root, values, only)
+        look.progress = progress
+        _run_families(look, deep, only)
+        if look.is_current or not look.findings.kept:
+            break
+        found = {_told_by(each) for each in look.findings.kept}
+        same = found if same is None else same & found
+        if not left:
+            look.findings.keep(_told_by, same)
+            look.facts["changing"] = True
+    return look
+
+
+def _told_by(finding: Finding) -> tuple[object, ...]:
+    """Return what tells a finding at two looks.
+
+    Merging moves episodes from file to file; that a file is gone is told by its name.
+    """
+    where = finding.where
+    if where.episode is not None and where.file and Path(where.dataset, where.file).exists():
+        where = replace(where, file=None)
+    return finding.code, finding.what, where
+
+
+def _load(root: Path, values: Mapping[str, float], only: Collection[FamilyName] | None) -> Look:
+    def read() -> Look:
+        look = Look(root, values)
+        look.load(everything=only is None or "metadata" in only)
+        return look
+
+    try:
+        return consistent_read(root, read)
+    except (UnfinishedError, DatasetBusyError, MetadataError):
+        return read()  # as it lies there: half a commit has findings of its own
+    except OSError as error:
+        refuse_shortage(error)
+        raise
 
 
 def _refuse_nonsense(
@@ -155,7 +241,9 @@ def _refuse_nonsense(
         raise ArgumentError(
             "Leaks are looked for between datasets, and there is one.", hint="give both folders"
         )
-    for root in (Path(path) for path in paths if not is_far(path)):
+    for root in (Path(path) for path in paths if not is_uri(path)):
+        if not root.exists():
+            wait_for_replacing(root)
         if not root.is_dir():
             what = "There is nothing at this path." if not root.exists() else "This is no folder."
             raise DatasetNotFoundError(what, hint="give a dataset's folder", path=root)
@@ -173,7 +261,7 @@ def _run_families(look: Look, deep: bool, only: Collection[FamilyName] | None) -
         runs = only is None or family.name in only
         if family.name == "table" and only is not None:
             runs = bool(set(ROW_CHECKS) & set(only))  # they are seen on the same way
-        if not runs or (family.deep and not deep) or not _is_there(family.place):
+        if not runs or (family.deep and not deep):
             continue
         _guarded(look.findings, family.name, partial(_run_family, look, family, only))
 
@@ -181,11 +269,10 @@ def _run_families(look: Look, deep: bool, only: Collection[FamilyName] | None) -
 def _run_family(look: Look, family: Family, only: Collection[FamilyName] | None) -> None:
     if family.needs_episodes and not look.episodes:
         return
-    work = _loaded(family.place)
     if family.name == "table":
-        work(look, _row_checks(look, only))
+        family.run(look, _row_checks(look, only))
     else:
-        work(look)
+        family.run(look)
 
 
 def _row_checks(look: Look, only: Collection[FamilyName] | None) -> list[RowCheck]:
@@ -193,16 +280,7 @@ def _row_checks(look: Look, only: Collection[FamilyName] | None) -> list[RowChec
     wanted = [name for name in ROW_CHECKS if only is None or name in only]
     if not look.episodes:
         wanted = [name for name in wanted if name == "table"]
-    return [_loaded(ROW_CHECKS[name])(look) for name in wanted if _is_there(ROW_CHECKS[name])]
-
-
-def _is_there(place: str) -> bool:
-    return find_spec(place.split(":")[0]) is not None
-
-
-def _loaded(place: str) -> Any:
-    module, name = place.split(":")
-    return getattr(importlib.import_module(module), name)
+    return [ROW_CHECKS[name](look) for name in wanted]
 
 
 def _guarded(findings: Findings, name: str, work: Callable[[], None]) -> None:
@@ -210,9 +288,10 @@ def _guarded(findings: Findings, name: str, work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:  # whatever the data did to them, the other families go on
+        refuse_shortage(error)
         log.debug("the checks of %s stopped", name, exc_info=True)
         findings.add(
-            "check-failed",
+            code_for(error, "check-failed"),
             f"The checks of {name} stopped: {type(error).__name__}: {first_line(error)}.",
         )
 

@@ -14,7 +14,7 @@ class Threshold:
     """A number that a check decides by.
 
     Attributes:
-        default: Its value where nobody says otherwise.
+        default: Its value unless it is set.
         meaning: What it is, one sentence.
     """
 
@@ -25,13 +25,13 @@ class Threshold:
 THRESHOLDS: Mapping[str, Threshold] = {
     "timestamp_slack_s": Threshold(
         1e-4,
-        "How far a timestamp may lie from frame_index / fps, in seconds (timestamp-off-grid); "
-        "lerobot stops at this much.",
+        "How far a timestamp may be from frame_index / fps, in seconds (timestamp-off-grid); "
+        "lerobot's tolerance.",
     ),
     "drift_s": Threshold(
         1e-4,
-        "How far from_timestamp may lie from its frame in the video, in seconds (clip-drift); "
-        "lerobot stops at this much.",
+        "How far from_timestamp may be from its frame in the video, in seconds (clip-drift); "
+        "lerobot's tolerance.",
     ),
     "fps_slack": Threshold(
         0.01, "How far a video's frame rate may be from the declared one, as a share (video-fps)."
@@ -39,9 +39,12 @@ THRESHOLDS: Mapping[str, Threshold] = {
     "clock_slack": Threshold(
         0.5, "How far frames of a video may be from even spacing, in frames (video-uneven-clock)."
     ),
+    "audio_short_s": Threshold(
+        1.0, "How long before the video its audio may end, in seconds (audio-short)."
+    ),
     "range_slack": Threshold(
         0.001,
-        "How far values may lie outside the recorded minimum and maximum, as a share of that "
+        "How far values may be outside the recorded minimum and maximum, as a share of that "
         "range (outside-range).",
     ),
     "mean_slack": Threshold(
@@ -51,17 +54,19 @@ THRESHOLDS: Mapping[str, Threshold] = {
         0.02, "How far a recorded standard deviation may be off, as a share (stats-differ)."
     ),
     "jump_times": Threshold(
-        5.0, "How many times the usual step an action must leap to be reported (action-jump)."
+        5.0, "How many times the usual step an action must change to be reported (action-jump)."
     ),
     "state_lag": Threshold(
         0.5, "How late the state may follow the action, in seconds (state-lag)."
     ),
     "state_offset": Threshold(
         0.25,
-        "How far a joint may stay off its action, as a share of how far it moves (state-offset).",
+        "How far a joint may be offset from its action, as a share of its movement (state-offset).",
     ),
     "idle_seconds": Threshold(
-        3.0, "How long an episode may rest at an end, in seconds (idle-head, idle-tail)."
+        3.0,
+        "How long the robot may rest at the beginning or end of an episode, in seconds (idle-head, "
+        "idle-tail).",
     ),
     "idle_reach": Threshold(
         0.02, "What counts as rest, as a share of the range of movement (idle-*, episode-idle)."
@@ -76,30 +81,32 @@ THRESHOLDS: Mapping[str, Threshold] = {
         3.0, "How far apart rows may have been captured, in frames (capture-gap)."
     ),
     "dropout_seconds": Threshold(
-        1.0, "How long an action may be the very same in mid-episode, in seconds (teleop-dropout)."
+        1.0, "How long an action may not change within an episode, in seconds (teleop-dropout)."
     ),
     "near_share": Threshold(
         0.5,
-        "Which share of an episode must be in another one (episode-near-duplicate, leak-near).",
+        "The share of an episode that must be in another one (episode-near-duplicate, leak-near).",
     ),
     "alike_levels": Threshold(
-        3.0, "How far pictures of copies may differ, in levels of 255 (pictures-alike)."
+        3.0, "How far frames of copies may differ, in levels of 255 (pictures-alike)."
     ),
-    "black_level": Threshold(20.0, "Up to which level of 255 a picture is black (picture-black)."),
-    "black_seconds": Threshold(0.5, "How long pictures may be black, in seconds (picture-black)."),
+    "black_level": Threshold(
+        20.0, "The level of 255 up to which a frame is black (picture-black)."
+    ),
+    "black_seconds": Threshold(0.5, "How long frames may be black, in seconds (picture-black)."),
     "same_levels": Threshold(
         6.0,
-        "How far any pixel of a picture may be from the one before, in levels of 255, for the two "
+        "How far any pixel of a frame may be from the one before, in levels of 255, for the two "
         "to be the same (picture-frozen, picture-repeated).",
     ),
     "frozen_seconds": Threshold(
-        1.0, "How long a picture may stay the same while the robot moves (picture-frozen)."
+        1.0, "How long the image may not change while the robot moves, in seconds (picture-frozen)."
     ),
     "repeated_share": Threshold(
-        0.4, "Which share of moving frames may repeat the one before (picture-repeated)."
+        0.4, "The share of frames in motion that may repeat the one before (picture-repeated)."
     ),
     "camera_jump_times": Threshold(
-        6.0, "How many times the usual change a picture must change at once (picture-jump)."
+        6.0, "How many times the usual change the image must change at once (picture-jump)."
     ),
     "camera_jump_levels": Threshold(
         20.0, "By how many levels of 255, on average, it must change (picture-jump)."

@@ -1,18 +1,21 @@
-"""Checks of the videos by their tables of packets: no picture is decoded."""
+"""Checks of the videos by their packet tables: no frame is decoded."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from demoreel.check.clips import check_clips
 from demoreel.check.look import Look
-from demoreel.check.pixel_format import declared_format, stored_format
 from demoreel.check.rows import cores
 from demoreel.errors import VideoError
+from demoreel.media.audio import tracks_of
+from demoreel.media.packets import Codec
 from demoreel.media.video import Video, open_video
 from demoreel.model import Feature
 
@@ -26,6 +29,12 @@ _ALIASES = {
     "libvpx-vp9": "vp9", "vp09": "vp9", "mp4v": "mpeg4",
 }  # fmt: skip
 
+_CHROMA = ("grey", "4:2:0", "4:2:2", "4:4:4")
+_DECLARED = re.compile(r"(?:yuvj?(420|422|444)p|(gray))(9|10|12|14|16)?(?:le|be)?")
+_SUBSAMPLING = {"420": 1, "422": 2, "444": 3}
+_NV12 = {"nv12": (1, 8), "nv21": (1, 8), "p010le": (1, 10), "gbrp": (3, 8)}
+_PLAIN_H264 = (66, 77, 88)  # baseline, main and extended: 8 bits of 4:2:0
+
 
 def check_videos(look: Look) -> None:
     """Check that every video is there, whole, as declared, and holds its episodes' frames.
@@ -36,7 +45,7 @@ def check_videos(look: Look) -> None:
         return
     named: set[str] = set()
     count = 0
-    for camera in look.filmed:
+    for camera in look.video_cameras:
         files = list(look.video_files(camera))
         named.update(name for name, _ in files)
         count += check_camera(look, camera, files, _opener(look, camera))
@@ -62,17 +71,43 @@ def check_camera(
             camera=camera,
         )
 
-    def check_one(item: tuple[str, np.ndarray]) -> bool:
+    def check_one(item: tuple[str, np.ndarray]) -> bool | None:
+        """Return whether a video has audio; None if it cannot be opened."""
         name, positions = item
         video = opened(name, positions)
         if video is None:
-            return False
+            return None
         _check_as_declared(look, feature, name, video)
         check_clips(look, camera, name, positions, video)
-        return True
+        return _check_audio(look, feature, name, video)
 
     with ThreadPoolExecutor(cores()) as pool:
-        return sum(pool.map(check_one, files))
+        heard = [found for found in pool.map(check_one, files) if found is not None]
+    if feature.info.get("has_audio") is True and heard and not any(heard):
+        look.found("audio-missing", f"None of {len(heard)} has an audio track.", camera=camera)
+    return len(heard)
+
+
+def _check_audio(look: Look, feature: Feature, name: str, video: Video) -> bool:
+    where: dict[str, Any] = {"camera": feature.key, "file": name}
+    try:
+        tracks = tracks_of(video)
+    except VideoError as error:
+        look.found("video-unreadable", error.what, **where)
+        return False
+    if not tracks.has_audio:
+        return False
+    if feature.info.get("has_audio") is False:
+        look.found("audio-undeclared", "It has an audio track.", **where)
+    if tracks.audio is not None and len(video.index.seconds):
+        end = float(video.index.seconds[-1])
+        if end - tracks.audio.seconds > look.thresholds["audio_short_s"]:
+            look.found(
+                "audio-short",
+                f"Audio ends at {tracks.audio.seconds:.1f} s; the last frame is at {end:.1f} s.",
+                **where,
+            )
+    return True
 
 
 def _opener(look: Look, camera: str) -> OpenVideo:
@@ -119,7 +154,7 @@ def _check_as_declared(look: Look, feature: Feature, name: str, video: Video) ->
     if (codec.height, codec.width) != (height, width):
         look.found(
             "video-size",
-            f"Its pictures are {codec.height} x {codec.width}; declared are {height} x {width}.",
+            f"Its frames are {codec.height} x {codec.width}; declared are {height} x {width}.",
             **where,
         )
     said, stored = feature.info.get("video.codec"), _plain(codec.name)
@@ -175,3 +210,62 @@ def _fits(look: Look, rate: float) -> bool:
     times = rate / look.info.fps
     nearest = 1 if look.is_v2 else max(1, round(min(times, 1e6)))
     return abs(times / nearest - 1) <= look.thresholds["fps_slack"]
+
+
+@dataclass(frozen=True, slots=True)
+class PixelFormat:
+    """How colours are sampled, and how many bits they have."""
+
+    chroma: int
+    bits: int
+
+    def __str__(self) -> str:
+        return f"{_CHROMA[self.chroma]} of {self.bits} bits"
+
+
+def declared_format(name: str) -> PixelFormat | None:
+    """Return what a pixel format's name says; None for names that are not known here."""
+    if name in _NV12:
+        return PixelFormat(*_NV12[name])
+    match = _DECLARED.fullmatch(name)
+    if match is None:
+        return None
+    chroma = 0 if match[2] else _SUBSAMPLING[match[1]]
+    return PixelFormat(chroma, int(match[3] or 8))
+
+
+def stored_format(codec: Codec) -> PixelFormat | None:
+    """Return what a codec's header says; None where it does not."""
+    header = codec.extradata or b""
+    try:
+        if codec.name == "libdav1d":
+            return _av1(header)
+        if codec.name == "hevc" and header[0] == 1:
+            return PixelFormat(header[16] & 3, (header[17] & 7) + 8)
+        if codec.name == "h264" and header[0] == 1:
+            return _h264(header)
+    except IndexError:
+        pass
+    return None
+
+
+def _av1(header: bytes) -> PixelFormat:
+    flags = header[2]
+    bits = (12 if flags & 0x20 else 10) if flags & 0x40 else 8
+    if flags & 0x10:
+        return PixelFormat(0, bits)
+    across, down = flags & 0x08, flags & 0x04
+    return PixelFormat(1 if down else 2 if across else 3, bits)
+
+
+def _h264(header: bytes) -> PixelFormat | None:
+    """Baseline to main are 8 bits of 4:2:0; higher profiles say so behind their parameter sets."""
+    if header[1] in _PLAIN_H264:
+        return PixelFormat(1, 8)
+    at = 6
+    for _ in range(header[5] & 31):
+        at += 2 + int.from_bytes(header[at : at + 2], "big")
+    count, at = header[at], at + 1
+    for _ in range(count):
+        at += 2 + int.from_bytes(header[at : at + 2], "big")
+    return PixelFormat(header[at] & 3, (header[at + 1] & 7) + 8)

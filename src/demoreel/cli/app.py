@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -14,13 +14,16 @@ import typer
 import demoreel
 from demoreel.cli.bench import bench
 from demoreel.cli.check import check
+from demoreel.cli.clean import clean
 from demoreel.cli.convert import convert
 from demoreel.cli.cut import app as cut_verbs
 from demoreel.cli.diff import diff
 from demoreel.cli.episodes import episodes
+from demoreel.cli.finish import finish
 from demoreel.cli.frame import frame
 from demoreel.cli.info import info
-from demoreel.cli.output import paint_error, printable
+from demoreel.cli.options import opens_datasets
+from demoreel.cli.output import paint_error, plain_lines
 from demoreel.cli.pull import pull
 from demoreel.cli.push import push
 from demoreel.cli.record import record
@@ -28,7 +31,16 @@ from demoreel.cli.repair import repair
 from demoreel.cli.sql import sql
 from demoreel.cli.stats import stats
 from demoreel.cli.versions import checkout, tag, versions
-from demoreel.errors import ArgumentError, DemoreelError, OutOfRangeError, TargetExistsError
+from demoreel.errors import (
+    ArgumentError,
+    DemoreelError,
+    OutOfRangeError,
+    TargetExistsError,
+    json_text,
+    printable,
+    redacted,
+    shortage,
+)
 
 # Plain help starts three times faster than a decorated one, and reads the same when piped.
 app = typer.Typer(
@@ -38,9 +50,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for _verb in (info, episodes, frame, bench, sql, stats, convert, record, diff, check, repair, push):
-    app.command()(_verb)
-for _command in (pull, versions, tag, checkout):
-    app.command()(_command)
+    app.command()(opens_datasets(_verb))
+for _command in (pull, finish, versions, tag, checkout, clean):
+    app.command()(opens_datasets(_command))
 app.add_typer(cut_verbs)
 
 # Typer releases carry click's exceptions with them or import them; either way this is their base.
@@ -62,9 +74,9 @@ def _demoreel(
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Robot demonstrations as they lie on disk: LeRobot v2.0, v2.1, v3.0 and Lance.
+    """Record, read, cut, convert and check robot datasets: LeRobot v2.0, v2.1, v3.0 and Lance.
 
-    Every command reads in place; those that write do so only where you say.
+    Datasets are read in place. Commands that write do so only at the path they are given.
     """
 
 
@@ -73,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
 
     Raises:
         KeyboardInterrupt: Ctrl-C.
-        BrokenPipeError: Nobody reads our output any more.
+        BrokenPipeError: The reader of the output has closed it.
     """
     # Which way to fail must be known even where the arguments do not parse.
     as_json = "--json" in arguments
@@ -81,7 +93,10 @@ def run(arguments: Sequence[str]) -> int:
     try:
         # Not `app()`: that would print errors and end the process by itself.
         command = typer.main.get_command(app)
-        with command.make_context("demoreel", list(arguments) or ["--help"]) as context:
+        with (
+            _allowed_for_one_command(arguments),
+            command.make_context("demoreel", list(arguments) or ["--help"]) as context,
+        ):
             command.invoke(context)
         return 0
     except typer.Exit as stop:
@@ -90,11 +105,23 @@ def run(arguments: Sequence[str]) -> int:
         raise
     except _CommandLineError as error:
         return _fail(_usage_report(error), as_json, int(error.exit_code))
-    except (DemoreelError, OSError) as error:
+    except (DemoreelError, OSError, RuntimeError) as caught:
+        problem = caught if isinstance(caught, DemoreelError) else shortage(caught) or caught
+        if not isinstance(problem, (DemoreelError, OSError)):
+            raise
         if debug:
-            traceback.print_exc()
-        fault = isinstance(error, _CALLERS_FAULT) or list(arguments[:1]) in (["diff"], ["check"])
-        return _fail(_report(error), as_json, 2 if fault else 1)  # of those, 1 is an answer
+            print(plain_lines(traceback.format_exc()), end="", file=sys.stderr)
+        fault = isinstance(problem, _CALLERS_FAULT) or list(arguments[:1]) in (["diff"], ["check"])
+        return _fail(_report(problem), as_json, 2 if fault else 1)  # of those, 1 is an answer
+
+
+def _allowed_for_one_command(arguments: Sequence[str]) -> AbstractContextManager[None]:
+    """Let ``--allow-external`` hold for this command only."""
+    if not any(text.startswith("--allow-external") for text in arguments):
+        return nullcontext()
+    from demoreel.storage.external import for_one_command
+
+    return for_one_command()
 
 
 def _usage_report(error: Any) -> dict[str, Any]:
@@ -103,7 +130,8 @@ def _usage_report(error: Any) -> dict[str, Any]:
     option = str(getattr(error, "option_name", ""))
     if option.lstrip("-").isdigit():
         hint = f"put -- before a negative number: {command} ... -- {option}"
-    return {"error": "UsageError", "message": error.format_message(), "where": {}, "hint": hint}
+    message = redacted(error.format_message())
+    return {"error": "UsageError", "message": message, "where": {}, "hint": hint}
 
 
 def _report(error: DemoreelError | OSError) -> dict[str, Any]:
@@ -111,14 +139,14 @@ def _report(error: DemoreelError | OSError) -> dict[str, Any]:
         where = {name: str(value) for name, value in error.where.items()}
         what, hint = error.what, error.hint
     else:
-        where = {} if error.filename is None else {"file": str(error.filename)}
-        what, hint = f"{error.strerror or error}.", None
+        where = {} if error.filename is None else {"file": redacted(str(error.filename))}
+        what, hint = redacted(f"{error.strerror or error}."), None
     return {"error": type(error).__name__, "message": what, "where": where, "hint": hint}
 
 
 def _fail(report: dict[str, Any], as_json: bool, code: int) -> int:
     if as_json:
-        print(json.dumps(report, ensure_ascii=False), file=sys.stderr)
+        print(json_text(report), file=sys.stderr)
         return code
     lines = [report["message"]]
     lines += [f"  {name}: {value}" for name, value in report["where"].items()]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
-from demoreel.cli.output import Column, Output, size
+from demoreel.cli.output import Output, TableColumn, size
 
 if TYPE_CHECKING:
     from demoreel.read.speed import Speed
@@ -26,14 +26,18 @@ def bench(
             "-w",
             min=2,
             metavar="N",
-            help="Measure samples with the last N frames of each camera, too.",
+            help="Also measure samples with the last N frames of each camera.",
             show_default=False,
         ),
     ] = None,
     camera: Annotated[
         list[str] | None,
         typer.Option(
-            "--camera", "-c", metavar="KEY", help="Only this; may be repeated.", show_default=False
+            "--camera",
+            "-c",
+            metavar="KEY",
+            help="Only this camera; may be repeated.",
+            show_default=False,
         ),
     ] = None,
     seconds: Annotated[
@@ -49,16 +53,18 @@ def bench(
             "--threads", min=1, metavar="N", help="Threads that decode; by default every core."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Draws the frames.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, metavar="N", help="Seed of the random frames.")
+    ] = 0,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Measure how fast random batches load, against the floor.
+    """Measure how fast random batches load, compared with plain decoding.
 
-    The floor is decoding and converting the same pictures on as many threads, and nothing else.
-    Bytes are in memory before the clock starts: the disk is not measured. Of a dataset that lies
-    far away, the reader's share of the time holds the transfers, too.
+    Plain decoding (the floor) decodes and converts the same frames on as many threads.
+    Bytes are in memory before the clock starts: the disk is not measured. Of a remote
+    dataset, the reader's share of the time holds the transfers, too.
     """
     out = Output(json=json, quiet=quiet, debug=debug)
     from demoreel.read.speed import measure_speed
@@ -88,7 +94,7 @@ def bench(
 def _show(out: Output, speeds: dict[str, Speed]) -> None:
     headings = ("samples/s", "floor", "share", "encoded/sample", "encoded/s")
     out.table(
-        [Column("batches of"), *(Column(name, right=True) for name in headings)],
+        [TableColumn("batches of"), *(TableColumn(name, right=True) for name in headings)],
         [(name, *_cells(speed)) for name, speed in speeds.items()],
     )
     first = next(iter(speeds.values()))
@@ -98,7 +104,7 @@ def _show(out: Output, speeds: dict[str, Speed]) -> None:
         f"opened in {1000 * first.open_s:.0f} ms"
     )
     if first.share is not None:
-        out.line("floor: decoding and converting the same pictures, and nothing else")
+        out.line("floor: decoding and converting the same frames, and nothing else")
 
 
 def _cells(speed: Speed) -> tuple[str, ...]:

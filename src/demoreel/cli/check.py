@@ -19,9 +19,9 @@ _STYLES = {"error": "bold red", "warning": "bold yellow", "hint": "bold"}
 
 def check(
     paths: DatasetPaths,
-    deep: Annotated[bool, typer.Option("--deep", help="Decode every picture, too.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also decode every frame.")] = False,
     leaks: Annotated[
-        bool, typer.Option("--leaks", help="Look for the same episodes in several datasets.")
+        bool, typer.Option("--leaks", help="Also look for the same episodes in several datasets.")
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -34,26 +34,30 @@ def check(
     threshold: Annotated[
         list[str] | None,
         typer.Option(
-            "--threshold", metavar="NAME=VALUE", help="A number to decide by. Repeatable."
+            "--threshold",
+            metavar="NAME=VALUE",
+            help="Set a threshold (docs/checks.md). Repeatable.",
         ),
     ] = None,
     fail_on: Annotated[
         Literal["error", "warning", "hint"],
-        typer.Option("--fail-on", help="The mildest finding that makes the command fail."),
+        typer.Option("--fail-on", help="The lowest severity that makes the command fail."),
     ] = "warning",
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write the report as a page, with plots."),
+        typer.Option(
+            "--html", metavar="FILE", help="Also write the report as an HTML page with plots."
+        ),
     ] = None,
     staging: Staging = None,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Find what is wrong with datasets, before training does.
+    """Find what is wrong with datasets, before training.
 
-    Nothing is written but the page. Ends with 0 if there is nothing but hints, with 1 if there are
-    warnings, with 2 if there are errors; --fail-on moves the bar.
+    Only --html writes. The exit code is 0 if there are at most hints, 1 if there are warnings, 2 if
+    there are errors; --fail-on sets what counts.
     """
     import demoreel
 
@@ -107,6 +111,9 @@ def _looked_at(facts: Any) -> str:
         ),
         size(facts["bytes"]) if facts.get("bytes") else "",
         f"looked at in {facts.get('seconds', 0):.1f} s",
+        "it changed meanwhile: only what was found every time is listed"
+        if facts.get("changing")
+        else "",
     ]
     return ", ".join(part for part in parts if part)
 

@@ -95,6 +95,12 @@ def convert(
         bool,
         typer.Option("--skip-missing", help="Leave out episodes of v2.x whose files are missing."),
     ] = False,
+    drop_audio: Annotated[
+        bool,
+        typer.Option(
+            "--drop-audio", help="Of lance-frames, v3.0 and v2.1: leave the audio of videos out."
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the dataset at TARGET.")
     ] = False,
@@ -122,7 +128,7 @@ def convert(
     """Write the dataset at SOURCE in another layout to TARGET.
 
     TARGET appears whole and verified, or not at all; SOURCE is only read. After a kill the same
-    command goes on where it was. With --in-place there is no TARGET. What lies far away is fetched
+    command goes on where it was. With --in-place there is no TARGET. What is remote is fetched
     first, or made here and sent at the end.
     """
     import demoreel
@@ -144,6 +150,7 @@ def convert(
             exact=exact,
             picture_stats=picture_stats,
             skip_missing=skip_missing,
+            drop_audio=drop_audio,
             verify="none" if no_verify else verify,
             dry_run=dry_run,
             jobs=jobs,
@@ -195,6 +202,8 @@ def _tell(out: Output, report: ConvertReport) -> None:
     out.note(f"{did} {report.target} as {report.to}: {', '.join(what)}")
     for note in report.notes:
         out.note(note)
+    for sentence in report.dropped:
+        out.note(f"dropped: {sentence}")
     if report.kept is not None:
         would = "would be kept" if report.dry_run else "is kept"
         out.note(f"what was there {would} at {report.kept}")

@@ -15,6 +15,7 @@ import typer
 from demoreel.cli.cut_form import FormChoices
 from demoreel.cli.cut_show import show_plans, show_results
 from demoreel.cli.options import (
+    AllowExternal,
     DatasetPath,
     DatasetPaths,
     Debug,
@@ -103,6 +104,7 @@ class _Work(FormChoices):
     save: Save = None
     overwrite: Overwrite = False
     staging: Staging = None
+    allow_external: AllowExternal = None
     json: Json = False
     quiet: Quiet = False
     debug: Debug = False

@@ -67,6 +67,10 @@ RecomputeStats = Annotated[
     ),
 ]
 
+DropAudio = Annotated[
+    bool, typer.Option("--drop-audio", help="Leave the audio of videos out; it is copied else.")
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormChoices:
@@ -82,6 +86,7 @@ class FormChoices:
     camera: Cameras = None
     images: Images = "keep"
     recompute_stats: RecomputeStats = False
+    drop_audio: DropAudio = False
 
     def chosen(self) -> dict[str, Any]:
         """Return them as ``Cut.render`` takes them."""

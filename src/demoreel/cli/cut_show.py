@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from demoreel.cli.options import name_of_place
-from demoreel.cli.output import Column, Output, count, size
+from demoreel.cli.output import Output, TableColumn, count, size
 
 if TYPE_CHECKING:
     from demoreel.edit.plan import Plan
@@ -26,11 +26,19 @@ def show_plans(out: Output, plans: Mapping[str, Plan]) -> None:
         out.line(f"{facts['path']}: {said}, {size(facts['bytes'])}")
         for camera, frames in facts["encoded_frames"].items():
             out.line(f"  {camera}: {count(frames, 'frame')} to be encoded")
+        for camera, clips in facts["whole_clips"].items():
+            which = "1 episode is" if clips == 1 else f"{clips:,} episodes are"
+            out.line(
+                f"  {camera}: {which} encoded as a whole: this codec cannot mix copied and new "
+                "frames"
+            )
         for camera, clips in facts["black_clips"].items():
             out.line(f"  {camera}: {count(clips, 'episode')} to be black")
+        for what in facts["dropped"]:
+            out.line(f"  to be dropped: {what}")
         files = facts["files"]
         rows = [(file["path"], size(file["bytes"])) for file in files[:_FILES_SHOWN]]
-        out.table([Column("file"), Column("bytes", right=True)], rows)
+        out.table([TableColumn("file"), TableColumn("bytes", right=True)], rows)
         if len(files) > _FILES_SHOWN:
             out.note(f"and {len(files) - _FILES_SHOWN:,} more; --json shows all")
 
@@ -55,7 +63,7 @@ def _files(plan: Plan, target: str) -> list[dict[str, Any]]:
     """Return the tables and videos that a plan writes; of Lance, the tables that they go to."""
     from demoreel.edit.lance_result import tables_for
 
-    lance = tables_for(plan.layout, name_of_place(target), plan.info)
+    lance = tables_for(plan.form, name_of_place(target), plan.info)
     if lance is None:
         files = [{"path": t.path(plan.info), "bytes": t.size} for t in plan.tables]
         return files + [{"path": v.path(plan.info), "bytes": v.size} for v in plan.videos]
@@ -76,6 +84,7 @@ def _facts(done: Rendered) -> dict[str, Any]:
         "bytes": done.bytes,
         "resumed": done.resumed,
         "committed": done.committed,
+        "dropped": list(done.dropped),
         **version,
     }
 
@@ -93,5 +102,7 @@ def show_results(out: Output, done: Sequence[Rendered]) -> None:
         said = f"{count(each.episodes, 'episode')}, {count(each.frames, 'frame')}"
         named = "" if each.version is None else f" in version {each.version}"
         out.line(f"{each.path}: {said}{named}, {size(each.bytes)} written")
+        for what in each.dropped:
+            out.note(f"dropped: {what}")
         if each.resumed:
             out.note(f"{count(each.resumed, 'file')} had been written before")

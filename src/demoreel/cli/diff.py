@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from demoreel.cli.options import Debug, Json, Quiet, Staging, place, use_staging
-from demoreel.cli.output import Column, Output, count
+from demoreel.cli.output import Output, TableColumn, count
 
 if TYPE_CHECKING:
-    from demoreel.edit.diff.difference import Difference, Place, StatisticDifference
+    from demoreel.edit.diff.difference import Difference, DifferencePlace, StatisticDifference
 
 _NUMBERS_SHOWN = 12
 _WIDEST = 60
@@ -30,20 +30,24 @@ def diff(
     ],
     match: Annotated[
         Literal["position", "content"],
-        typer.Option("--match", help="Compare episodes at the same place, or with the same rows."),
+        typer.Option(
+            "--match", help="Compare episodes at the same position, or with the same rows."
+        ),
     ] = "position",
     pixels: Annotated[
         Literal["none", "sample", "all"],
         typer.Option(
-            "--pixels", help="Where bytes of pictures differ, decode a few frames, all, or none."
+            "--pixels", help="Where encoded bytes differ, decode a few frames, all, or none."
         ),
     ] = "sample",
     tolerance: Annotated[
-        float, typer.Option("--tolerance", metavar="X", help="How far numbers may be apart.")
+        float, typer.Option("--tolerance", metavar="X", help="How much numbers may differ.")
     ] = 0.0,
     pixel_tolerance: Annotated[
         float,
-        typer.Option("--pixel-tolerance", metavar="X", help="How far pixels may be, of 255."),
+        typer.Option(
+            "--pixel-tolerance", metavar="X", help="How much pixels may differ, in levels of 255."
+        ),
     ] = 0.0,
     staging: Staging = None,
     json: Json = False,
@@ -52,8 +56,8 @@ def diff(
 ) -> None:
     """Show where two datasets differ: metadata, rows, statistics, pixels.
 
-    Whatever their layouts. The exit code is 0 where nothing differs, 1 where something does, and 2
-    where that could not be found out.
+    The layouts may differ. The exit code is 0 if there is no difference, 1 if there is one, and 2
+    if the datasets could not be compared.
     """
     import demoreel
 
@@ -78,15 +82,15 @@ def diff(
 
 
 def _show(out: Output, found: Difference) -> None:
-    rows = [*_metadata(found), *_columns(found), *_statistics(found), *_pictures(found)]
+    rows = [*_metadata(found), *_columns(found), *_statistics(found), *_frames(found)]
     if rows:
         heads = ("part", "what", "A", "B", "how much")
-        out.table([Column(name) for name in heads], rows)
+        out.table([TableColumn(name) for name in heads], rows)
     compared = f"{count(found.episodes, 'episode')}, {count(found.frames, 'frame')} compared"
     if found.pixels == "none":
-        compared += "; pictures were not"
+        compared += "; frames were not"
     elif found.decoded:
-        compared += f"; {count(found.decoded, 'picture')} decoded, as bytes differ"
+        compared += f"; {count(found.decoded, 'frame')} decoded, as bytes differ"
     out.note(f"{compared}: {'different' if rows else 'no difference'}")
 
 
@@ -141,7 +145,7 @@ def _kinds(found: Sequence[StatisticDifference]) -> str:
     return ", ".join("all" if one.kind == "*" else one.kind for one in found)
 
 
-def _pictures(found: Difference) -> list[Row]:
+def _frames(found: Difference) -> list[Row]:
     rows: list[Row] = []
     for camera in found.pictures:
         much = f"{camera.frames:,} of {camera.decoded:,} decoded"
@@ -155,7 +159,7 @@ def _pictures(found: Difference) -> list[Row]:
     return rows
 
 
-def _place(first: Place) -> tuple[str, str]:
+def _place(first: DifferencePlace) -> tuple[str, str]:
     where = f"frame {first.frame} of episode"
     return f"{where} {first.episode_a}", f"{where} {first.episode_b}"
 

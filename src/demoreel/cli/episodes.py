@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json as json_module
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
-from demoreel.cli.output import Column, Output
+from demoreel.cli.output import Output, TableColumn
+from demoreel.errors import json_text
 
 if TYPE_CHECKING:
     from demoreel.model import Episode
@@ -40,8 +40,7 @@ def episodes(
 ) -> None:
     """List the episodes: length, task and files of each.
 
-    Rows are printed as they are made, so a million episodes start at once. A pipe gets them
-    separated by tabs.
+    Rows are printed while they are read. A pipe gets cells separated by tabs.
     """
     import demoreel
 
@@ -59,17 +58,17 @@ def episodes(
         out.note(f"and {hidden:,} more; --limit 0 shows all")
 
 
-def _columns(dataset: Dataset) -> list[Column]:
+def _columns(dataset: Dataset) -> list[TableColumn]:
     """Return columns as wide as their widest cell will be."""
     every = dataset.episodes
     longest = float(every.length.max()) / dataset.fps
     task = max((len(text) for text in dataset.tasks.values()), default=4)
     return [
-        Column("episode", right=True, width=max(7, len(str(every.episode_index.max())))),
-        Column("frames", right=True, width=max(6, len(str(every.length.max())))),
-        Column("seconds", right=True, width=max(7, len(f"{longest:.2f}"))),
-        Column("task", width=min(max(task, 4), _TASK_WIDTH)),
-        Column("files"),
+        TableColumn("episode", right=True, width=max(7, len(str(every.episode_index.max())))),
+        TableColumn("frames", right=True, width=max(6, len(str(every.length.max())))),
+        TableColumn("seconds", right=True, width=max(7, len(f"{longest:.2f}"))),
+        TableColumn("task", width=min(max(task, 4), _TASK_WIDTH)),
+        TableColumn("files"),
     ]
 
 
@@ -87,10 +86,10 @@ def _row(episode: Episode, fps: float) -> tuple[str, ...]:
 def _print_json(dataset: Dataset, shown: Iterator[Episode]) -> None:
     """Print one object, an episode at a time: the whole text may be larger than memory."""
     head = {"path": dataset.uri or str(dataset.root), "total": len(dataset.episodes)}
-    print(json_module.dumps(head, ensure_ascii=False)[:-1] + ', "episodes": [', end="")
+    print(json_text(head)[:-1] + ', "episodes": [', end="")
     separator = "\n  "
     for episode in shown:
-        facts = json_module.dumps(_facts(episode, dataset.fps), ensure_ascii=False)
+        facts = json_text(_facts(episode, dataset.fps))
         print(separator, facts, end="", sep="")
         separator = ",\n  "
     print("\n]}")

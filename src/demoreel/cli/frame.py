@@ -1,4 +1,4 @@
-"""``demoreel frame``: one picture of a camera, as a file."""
+"""``demoreel frame``: one frame of a camera, as a file."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def frame(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Write one picture of a camera to a PNG or JPEG file.
+    """Write one frame of a camera to a PNG or JPEG file.
 
     Depth becomes a 16-bit PNG in millimetres. The file appears whole or not at all. A negative
     INDEX counts from the end; put -- before it.
@@ -74,16 +74,16 @@ def frame(
     dataset = demoreel.open(path)
     key = camera if camera is not None else _only_camera(dataset)
     number, place = _place(dataset, index, episode)
-    pictures = dataset.episode(number).frames(key, place, place + 1)
+    frames = dataset.episode(number).frames(key, place, place + 1)
     depth = dataset.features[key].is_depth
     form = _checked_format(output, depth=depth)
     _check_target(output, out, overwrite=overwrite)
     height, width, _ = dataset.features[key].picture_shape
     written = 0
     if not dry_run:
-        picture = next(pictures)
-        height, width = picture.shape[:2]
-        written = _write(output, _encoded(picture, form, depth=depth))
+        image = next(frames)
+        height, width = image.shape[:2]
+        written = _write(output, _encoded(image, form, depth=depth))
     facts = {
         "file": output,
         "format": form,
@@ -106,7 +106,7 @@ def _only_camera(dataset: Dataset) -> str:
     if not known:
         raise ArgumentError("The dataset has no camera.", dataset=dataset.root)
     raise ArgumentError(
-        f"The dataset has {len(known)} cameras: say which with --camera.",
+        f"The dataset has {len(known)} cameras: choose one with --camera.",
         hint="--camera " + " or --camera ".join(known),
         dataset=dataset.root,
     )
@@ -135,7 +135,7 @@ def _checked_format(output: str, *, depth: bool) -> str:
     form = _FORMATS.get(Path(output).suffix.lower())
     if form is None:
         raise ArgumentError(
-            f"{output!r} does not say what kind of picture to write.",
+            f"{output!r} names no image format.",
             hint="end the name in .png or .jpg",
         )
     if depth and form != "PNG":
@@ -151,29 +151,29 @@ def _check_target(output: str, out: Output, *, overwrite: bool) -> None:
             raise ArgumentError("-o - and --json both write to stdout.", hint="name a file")
         if out.is_terminal:
             raise ArgumentError(
-                "A picture would garble the terminal.", hint="name a file, or pipe it on"
+                "An image cannot be written to a terminal.", hint="name a file, or pipe it on"
             )
         return
     target = Path(output)
     if not target.parent.is_dir():
         raise ArgumentError("The folder to write to does not exist.", folder=target.parent)
     if target.exists() and not target.is_file():
-        raise TargetExistsError("There is something that is not a file.", path=target)
+        raise TargetExistsError("The path exists and is not a file.", path=target)
     if target.exists() and not overwrite:
         raise TargetExistsError(
             "The file exists.", hint="pass --overwrite to replace it", path=target
         )
 
 
-def _encoded(picture: np.ndarray, form: str, *, depth: bool) -> bytes:
+def _encoded(image: np.ndarray, form: str, *, depth: bool) -> bytes:
     import numpy as np
     from PIL import Image
 
     if depth:
-        picture = np.nan_to_num(picture.round()).clip(0, _DEEPEST_MM).astype(np.uint16)
+        image = np.nan_to_num(image.round()).clip(0, _DEEPEST_MM).astype(np.uint16)
     options = {"quality": _JPEG_QUALITY, "subsampling": 0} if form == "JPEG" else {}
     data = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(picture)).save(data, form, **options)
+    Image.fromarray(np.ascontiguousarray(image)).save(data, form, **options)
     return data.getvalue()
 
 
@@ -182,7 +182,7 @@ def _write(output: str, data: bytes) -> int:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     else:
-        from demoreel.storage.atomic import write_file
+        from demoreel.storage.commit.files import write_file
 
         write_file(output, data)
     return len(data)

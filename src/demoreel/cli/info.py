@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from demoreel.cli.options import DatasetPath, Debug, Json, Quiet, name_of_place
-from demoreel.cli.output import Column, Output, count, duration, size
+from demoreel.cli.output import Output, TableColumn, count, duration, size
+from demoreel.errors import TableError
 
 if TYPE_CHECKING:
     from demoreel.model import Feature
@@ -19,7 +21,7 @@ _PAGES = 20  # of a listing, a thousand files each
 
 
 def info(path: DatasetPath, json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
-    """Show what a dataset is: its tasks, features and cameras.
+    """Show a dataset's tasks, features and cameras.
 
     Reads the metadata only, and the sizes of files. Cameras are shown as the metadata describes
     them.
@@ -50,9 +52,28 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "tasks": [{"task_index": index, "task": text} for index, text in dataset.tasks.items()],
         "features": {f.key: _feature(f) for f in features if not f.is_camera},
         "cameras": {f.key: _camera(f) for f in features if f.is_camera},
+        "waiting": _waiting(dataset),
         "has_stats": dataset.stats is not None,
+        "external": _external(dataset),
         "disk": disk,
         "disk_is_whole": is_whole,
+    }
+
+
+def _waiting(dataset: Dataset) -> dict[str, Any] | None:
+    """Return what is known of saved episodes that are not committed; None where there are none."""
+    from demoreel.layouts.pending import find_waiting
+
+    state = dataset.__getstate__()
+    if any(state.get(name) is not None for name in ("remote", "version", "tag")):
+        return None
+    found = find_waiting(dataset.root, dataset.info)
+    if not found:
+        return None
+    return {
+        "episodes": len(found.episodes),
+        "frames": found.frames,
+        "damaged": [{"folder": str(each.folder), "why": each.why} for each in found.damaged],
     }
 
 
@@ -74,15 +95,46 @@ def _camera(feature: Feature) -> dict[str, Any]:
     }
 
 
+def _external(dataset: Dataset) -> dict[str, Any]:
+    """Return how many files outside itself the dataset names, where they lie, and if it may."""
+    from demoreel.storage.external import prefixes_of
+
+    found: dict[str, bool] = {}
+    if dataset.layout.startswith("lance"):
+        from demoreel.layouts.lance.reader import LanceReader
+        from demoreel.layouts.pending import PendingReader
+
+        reader = dataset.reader
+        committed = reader.base if isinstance(reader, PendingReader) else reader
+        if isinstance(committed, LanceReader):  # saved episodes that wait name no files
+            with contextlib.suppress(TableError):  # what is broken is for check to say
+                found = committed.external()
+    refused = [uri for uri, is_refused in found.items() if is_refused]
+    return {
+        "files": len(found),
+        "prefixes": prefixes_of(found),
+        "refused": len(refused),
+        "refused_prefixes": prefixes_of(refused),
+    }
+
+
+def _external_text(external: dict[str, Any]) -> str:
+    places = ", ".join(external["prefixes"])
+    text = f"{count(external['files'], 'file')} outside it, in {places}"
+    if external["refused"]:
+        text += f"; {external['refused']} not read, see --allow-external"
+    return text
+
+
 def _stored(dataset: Dataset) -> tuple[dict[str, dict[str, int]], bool]:
     """Return files and bytes of each folder in the dataset's own, and of all; and if these are all.
 
-    What lies far away is listed by a few requests, which may not tell all of very many files.
+    What is remote is listed by a few requests, which may not tell all of very many files.
     """
-    far = dataset.__getstate__().get("far")
-    if far is None:
+    remote = dataset.__getstate__().get("remote")
+    if remote is None:
         return _summed(_on_disk(dataset.root)), True
-    files, is_whole = far.store.files("", most_pages=_PAGES)
+    files, is_whole = remote.store.list(most_pages=_PAGES)
     return _summed((file.name, file.size) for file in files), is_whole
 
 
@@ -116,12 +168,16 @@ def _show(out: Output, facts: dict[str, Any]) -> None:
         "stats": "yes" if facts["has_stats"] else "none",
         "on disk": _disk_text(facts["disk"], is_whole=facts["disk_is_whole"]),
     }
+    if facts["external"]["files"]:
+        lines["external"] = _external_text(facts["external"])
+    if facts["waiting"]:
+        lines["waiting"] = _waiting_text(facts["waiting"], facts["path"])
     for name, text in lines.items():
         out.line(f"  {name:<9} {text}")
     _show_tasks(out, facts["tasks"])
     out.line()
     out.table(
-        [Column("feature"), Column("dtype"), Column("shape"), Column("names")],
+        [TableColumn("feature"), TableColumn("dtype"), TableColumn("shape"), TableColumn("names")],
         [
             (key, f["dtype"], _shape_text(f["shape"]), _names_text(f["names"]))
             for key, f in facts["features"].items()
@@ -130,7 +186,12 @@ def _show(out: Output, facts: dict[str, Any]) -> None:
     if facts["cameras"]:
         out.line()
         out.table(
-            [Column("camera"), Column("height x width"), Column("stored as"), Column("fps", True)],
+            [
+                TableColumn("camera"),
+                TableColumn("height x width"),
+                TableColumn("stored as"),
+                TableColumn("fps", True),
+            ],
             [
                 (key, f"{c['height']} x {c['width']}", _stored_text(c), _fps_text(c["fps"]))
                 for key, c in facts["cameras"].items()
@@ -138,11 +199,23 @@ def _show(out: Output, facts: dict[str, Any]) -> None:
         )
 
 
+def _waiting_text(waiting: dict[str, Any], path: str) -> str:
+    parts = []
+    if waiting["episodes"]:
+        saved = f"{count(waiting['episodes'], 'episode')}, {count(waiting['frames'], 'frame')}"
+        parts.append(f"{saved} of these are saved and not committed")
+    if waiting["damaged"]:
+        parts.append(f"{count(len(waiting['damaged']), 'saved episode')} cannot be read")
+    return f"{'; '.join(parts)}: demoreel finish {path}"
+
+
 def _show_tasks(out: Output, tasks: list[dict[str, Any]]) -> None:
     out.line()
     rows = [(str(task["task_index"]), task["task"]) for task in tasks]
     shown = rows[:_TASKS_SHOWN] if out.is_terminal else rows
-    out.table([Column("task", right=True), Column("what the robot was asked to do")], shown)
+    out.table(
+        [TableColumn("task", right=True), TableColumn("what the robot was asked to do")], shown
+    )
     if len(shown) < len(rows):
         out.line(f"      and {len(rows) - len(shown):,} more; --json shows all")
 

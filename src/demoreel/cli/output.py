@@ -1,13 +1,12 @@
-"""One way to print: results to stdout, everything else to stderr, plain text wherever no one looks.
+"""Printing: results to stdout, everything else to stderr; plain text unless it is a terminal.
 
 A terminal gets colours and columns that fit; a pipe gets neither, so that what is printed can be
-cut, compared and parsed. Texts from a dataset are a stranger's: control characters in them are
+cut, compared and parsed. Texts from a dataset are untrusted: control characters in them are
 shown as escapes, and never reach the terminal.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -16,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
+
+from demoreel.errors import json_text, printable, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,7 @@ _GAP = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table.
 
     Attributes:
@@ -57,7 +58,9 @@ class Output:
         self.json = json
         self.silent = quiet or json
         level = logging.DEBUG if debug else logging.ERROR if quiet else logging.WARNING
-        logging.basicConfig(stream=sys.stderr, level=level, format="%(levelname)s: %(message)s")
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_PlainFormatter("%(levelname)s: %(message)s"))
+        logging.basicConfig(handlers=[handler], level=level)
         # A warning's place in the code means nothing at a terminal.
         warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
 
@@ -68,7 +71,7 @@ class Output:
 
     def result(self, value: Mapping[str, Any]) -> None:
         """Print a result as one JSON object."""
-        print(json.dumps(value, ensure_ascii=False, indent=2))
+        print(json_text(value, indent=2))
 
     def line(self, text: str = "", *, style: str | None = None) -> None:
         """Print a line of a result."""
@@ -77,18 +80,19 @@ class Output:
         else:
             console(sys.stdout).print(printable(text), style=style)
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    def table(self, columns: Sequence[TableColumn], rows: Sequence[Sequence[str]]) -> None:
         """Print a small table, its columns aligned; a terminal's edge cuts the last one."""
         if not self.is_terminal:
             _print_aligned(columns, rows)
             return
         from rich.cells import cell_len
 
+        rows = [[*map(printable, row)] for row in rows]
         widths = [max(map(cell_len, cells)) for cells in zip(_names(columns), *rows, strict=True)]
         sized = [replace(c, width=width) for c, width in zip(columns, widths, strict=True)]
         self.stream(sized, rows)
 
-    def stream(self, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    def stream(self, columns: Sequence[TableColumn], rows: Iterable[Sequence[str]]) -> None:
         """Print a table of any length while its rows are made.
 
         A pipe gets a line of names, then rows, their cells separated by tabs. For a terminal,
@@ -108,7 +112,7 @@ class Output:
             heading = False
 
     def _print_rows(
-        self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, heading: bool
+        self, columns: Sequence[TableColumn], rows: Iterable[Sequence[str]], *, heading: bool
     ) -> None:
         from rich.table import Table
 
@@ -116,7 +120,7 @@ class Output:
         table.header_style = "bold"
         for column in columns:
             table.add_column(
-                column.name,
+                printable(column.name),
                 justify="right" if column.right else "left",
                 width=column.width,
                 no_wrap=True,
@@ -139,9 +143,9 @@ class Output:
             return
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn())
         with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
-            task = bar.add_task(what, total=1.0)
+            task = bar.add_task(printable(what), total=1.0)
             yield lambda share: bar.update(task, completed=share)
 
 
@@ -169,18 +173,27 @@ def paint_error(text: str) -> None:
         print(text, end="", file=sys.stderr)
 
 
-def printable(text: str) -> str:
-    """Return the text with control characters as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+class _PlainFormatter(logging.Formatter):
+    """Log lines that hold no credentials, and no character that a terminal would obey."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = printable(redacted(record.getMessage()))
+        shown = logging.makeLogRecord(
+            {**vars(record), "msg": message, "args": (), "exc_text": None}
+        )
+        return plain_lines(super().format(shown))
 
 
-def _names(columns: Sequence[Column]) -> list[str]:
-    return [column.name for column in columns]
+def plain_lines(text: str) -> str:
+    """Return lines, such as those of a traceback, without credentials and control characters."""
+    return "\n".join(printable(redacted(line)) for line in text.split("\n"))
 
 
-def _print_aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+def _names(columns: Sequence[TableColumn]) -> list[str]:
+    return [printable(column.name) for column in columns]
+
+
+def _print_aligned(columns: Sequence[TableColumn], rows: Sequence[Sequence[str]]) -> None:
     cells = [_names(columns), *([*map(printable, row)] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:

@@ -10,7 +10,7 @@ from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
 from demoreel.cli.output import Output, count, size
 
 if TYPE_CHECKING:
-    from demoreel.hub.report import PushReport
+    from demoreel.hub.plan import PushReport
 
 
 def push(

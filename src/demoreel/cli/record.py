@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import os
+import select
 import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from demoreel.cli.keys import pressed_keys
 from demoreel.cli.options import Debug, Json, Quiet
 from demoreel.cli.output import Output, console, count, duration, size
 from demoreel.errors import ArgumentError
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 _REDRAW_S = 0.2
 _KEYS = "right or s: save   left or r: discard and record again   escape or q: stop"
+
+_ARROWS = {b"\x1b[C": "right", b"\x1b[D": "left", b"\x1b": "escape"}
+_WAIT_S = 0.1
 
 
 def record(
@@ -45,7 +49,13 @@ def record(
         int, typer.Option("--episodes", "-n", min=1, metavar="N", help="Episodes to save.")
     ] = 1,
     episode_time: Annotated[
-        float, typer.Option("--episode-time", min=0.0, metavar="S", help="Seconds; 0 until a key.")
+        float,
+        typer.Option(
+            "--episode-time",
+            min=0.0,
+            metavar="S",
+            help="Seconds of an episode; 0: until a key is pressed.",
+        ),
     ] = 5.0,
     reset_time: Annotated[
         float,
@@ -55,21 +65,23 @@ def record(
         float, typer.Option("--fps", min=0.1, metavar="N", help="Frames per second.")
     ] = 30.0,
     task: Annotated[
-        str | None, typer.Option("--task", metavar="TEXT", help="What the robot does.")
+        str | None, typer.Option("--task", metavar="TEXT", help="The task, as a text.")
     ] = None,
     layout: Annotated[
         Literal["v3.0", "lance-video", "lance-native"],
-        typer.Option("--layout", help="How it is to lie on disk."),
+        typer.Option("--layout", help="The layout on disk."),
     ] = "v3.0",
     vcodec: Annotated[
         str,
-        typer.Option("--vcodec", metavar="NAME", help="auto, av1, h264, hevc, or an encoder."),
+        typer.Option(
+            "--vcodec", metavar="NAME", help="auto, av1, h264, hevc, or an encoder such as libx264."
+        ),
     ] = "auto",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Append to the dataset that is there.")
+        bool, typer.Option("--resume", help="Append to an existing dataset.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be recorded, and write nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be recorded, and write nothing.")
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -88,7 +100,7 @@ def record(
     if not task:
         raise ArgumentError("There is no task.", hint='--task "what the robot does"')
     if episode_time == 0 and not sys.stdin.isatty():
-        raise ArgumentError("--episode-time 0 waits for a key, and there is no terminal.")
+        raise ArgumentError("--episode-time 0 waits for a key, which needs a terminal.")
     features = features_of(machine)
     if dry_run:
         _show_plan(out, path, features, fps=fps, layout=layout, episodes=episodes)
@@ -151,7 +163,7 @@ def _robot_named(name: str) -> tuple[Any, Any]:
         machine, teleop = made
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ArgumentError(
-            f"{name} did not give a robot and a teleoperator ({error}).",
+            f"{name} did not return a robot and a teleoperator ({error}).",
             hint="FUNCTION() must return (robot, teleoperator)",
         ) from error
     return machine, teleop
@@ -168,8 +180,7 @@ def _record(
     episode_time: float | None,
     reset_time: float,
 ) -> list[EpisodeReport]:
-    from demoreel.record.loop import EXIT_EARLY, RERECORD, STOP
-    from demoreel.record.session import record_episodes
+    from demoreel.record.loop import EXIT_EARLY, RERECORD, STOP, record_episodes
 
     events = {EXIT_EARLY: False, RERECORD: False, STOP: False}
 
@@ -207,7 +218,7 @@ def _record(
 def _first_ctrl_c() -> Iterator[threading.Event]:
     """Yield an event that the first Ctrl-C sets; the second is an ordinary one.
 
-    An exception in the middle of a commit would leave the commit to the next who opens the dataset.
+    An exception in the middle of a commit leaves it to the next writer.
     """
     interrupted = threading.Event()
     before = signal.getsignal(signal.SIGINT)
@@ -311,3 +322,48 @@ def _show_result(out: Output, path: Path, recorder: Recorder, reports: list[Epis
         return
     frames = sum(report.frames for report in reports)
     out.line(f"{count(len(reports), 'episode')} of {count(frames, 'frame')} saved in {path}")
+
+
+@contextmanager
+def pressed_keys(actions: Mapping[str, Callable[[], None]]) -> Iterator[bool]:
+    """Call an action when its key is pressed, until the block ends; yield whether keys are heard.
+
+    The terminal is as before when the block ends, however it ends. Ctrl-C stays Ctrl-C.
+
+    Args:
+        actions: By key: a letter, ``left``, ``right`` or ``escape``.
+    """
+    if not sys.stdin.isatty():
+        yield False
+        return
+    try:
+        import termios
+        import tty
+    except ImportError:  # not a POSIX system
+        yield False
+        return
+    handle = sys.stdin.fileno()
+    before = termios.tcgetattr(handle)
+    over = threading.Event()
+    listener = threading.Thread(target=_listen, args=(handle, actions, over), daemon=True)
+    tty.setcbreak(handle)
+    try:
+        listener.start()
+        yield True
+    finally:
+        over.set()
+        listener.join()
+        termios.tcsetattr(handle, termios.TCSADRAIN, before)
+
+
+def _listen(handle: int, actions: Mapping[str, Callable[[], None]], over: threading.Event) -> None:
+    while not over.is_set():
+        ready, _, _ = select.select([handle], [], [], _WAIT_S)
+        if not ready:
+            continue
+        data = os.read(handle, 8)
+        if not data:
+            return
+        key = _ARROWS.get(data) or data[:1].decode("ascii", "replace").lower()
+        if key in actions:
+            actions[key]()

@@ -1,4 +1,4 @@
-"""``demoreel repair``: copy what is good, mend what can be mended, name the rest."""
+"""``demoreel repair``: copy what is intact, repair what can be repaired, report the rest."""
 
 from __future__ import annotations
 
@@ -31,24 +31,27 @@ def repair(
         typer.Option("--in-place", help="Put the result in PATH's place, which becomes PATH_old."),
     ] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Decode every picture; leave out what does not decode.")
+        bool, typer.Option("--deep", help="Decode every frame; leave out what does not decode.")
     ] = False,
     picture_stats: Annotated[
         bool,
         typer.Option(
             "--picture-stats/--no-picture-stats",
-            help="Decode pictures whose statistics are lost, to take them anew.",
+            help="Decode frames to recompute statistics that are lost.",
         ),
     ] = True,
+    drop_audio: Annotated[
+        bool, typer.Option("--drop-audio", help="Leave out the audio of videos.")
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be done, and write nothing.")
     ] = False,
     staging: Staging = None,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Mend a dataset: rebuild metadata, recover episodes, leave out what cannot be saved.
+    """Repair a dataset: rebuild metadata, recover episodes, leave out what cannot be recovered.
 
     PATH is only read unless --in-place. Ends with 0 if the result passes `demoreel check` and
     nothing was lost, else with 1.
@@ -57,12 +60,13 @@ def repair(
 
     use_staging(staging)
     out = Output(json=json, quiet=quiet, debug=debug)
-    with out.progress("mending"):
+    with out.progress("repairing"):
         done = demoreel.repair(
             path,
             target,
             deep=deep,
             picture_stats=picture_stats,
+            drop_audio=drop_audio,
             in_place=in_place,
             dry_run=dry_run,
         )
@@ -79,10 +83,11 @@ def _show(out: Output, done: Repaired) -> None:
         out.line(f"{count(done.episodes, 'episode')}, {count(done.frames, 'frame')} can be kept")
     else:
         kept = f"{count(done.episodes, 'episode')}, {count(done.frames, 'frame')}"
-        out.line(f"{done.target}: {kept}; {count(done.copied, 'file')} copied as they were")
-    _list(out, "mended", list(done.mended))
+        out.line(f"{done.target}: {kept}; {count(done.copied, 'file')} copied unchanged")
+    _list(out, "repaired", list(done.mended))
     _list(out, "lost", [f"episode {lost.episode}: {lost.why}" for lost in done.lost])
     _list(out, "not readable", list(done.unreadable))
+    _list(out, "dropped", list(done.dropped))
     if done.after is not None and not done.is_clean:
         wrong = [f"{f.code}: {f.what}" for f in done.after.findings if f.severity != "hint"]
         _list(out, "still wrong", wrong)

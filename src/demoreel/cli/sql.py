@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv as csv_module
-import json as json_module
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
-from demoreel.cli.output import Column, Output
-from demoreel.errors import ArgumentError
+from demoreel.cli.output import Output, TableColumn
+from demoreel.errors import ArgumentError, json_text, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 _SHOWN_IN_A_TERMINAL = 200
 _WIDEST = 40
 _ROWS_AT_ONCE = 1000
+_FORMULA = ("=", "+", "-", "@")
 
 
 def sql(
@@ -44,7 +44,7 @@ def sql(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Ask the dataset's tables a question in SQL.
+    """Query the dataset's tables with SQL.
 
     Nothing is written, and no other file can be read. Needs the extra `sql` (DuckDB).
     `describe frames` lists the columns of a table; arrays count from 1: action[1].
@@ -59,8 +59,8 @@ def sql(
         _print_json(answer)
     elif csv:
         writer = csv_module.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(answer.column_names)
-        writer.writerows([_text(value) for value in row] for row in _rows(answer))
+        writer.writerow(_cell(name) for name in answer.column_names)
+        writer.writerows([_cell(value) for value in row] for row in _rows(answer))
     else:
         _print_table(out, answer)
 
@@ -73,11 +73,11 @@ def _rows(answer: pa.Table) -> Iterator[tuple[Any, ...]]:
 
 def _print_json(answer: pa.Table) -> None:
     """Print one object: the columns' names, and the rows as lists."""
-    head = json_module.dumps({"columns": answer.column_names}, ensure_ascii=False)
+    head = json_text({"columns": answer.column_names})
     print(head[:-1] + ', "rows": [', end="")
     separator = "\n  "
     for row in _rows(answer):
-        values = json_module.dumps([_plain(value) for value in row], ensure_ascii=False)
+        values = json_text([_plain(value) for value in row])
         print(separator, values, end="", sep="")
         separator = ",\n  "
     print("\n]}")
@@ -85,7 +85,7 @@ def _print_json(answer: pa.Table) -> None:
 
 def _print_table(out: Output, answer: pa.Table) -> None:
     shown = answer.slice(0, _SHOWN_IN_A_TERMINAL) if out.is_terminal else answer
-    columns = [Column(name, right=_is_number(kind)) for name, kind in _fields(answer)]
+    columns = [TableColumn(name, right=_is_number(kind)) for name, kind in _fields(answer)]
     if not out.is_terminal:
         out.stream(columns, ([_text(value) for value in row] for row in _rows(answer)))
         return
@@ -110,8 +110,14 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, list | dict):
-        return json_module.dumps(_plain(value), ensure_ascii=False)
+        return json_text(_plain(value))
     return str(value)
+
+
+def _cell(value: Any) -> str:
+    """Return a value for a spreadsheet, which must not read an untrusted text as a formula."""
+    text = printable(_text(value))
+    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
 
 
 def _short(value: Any) -> str:

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet, is_uri, name_of_place, only_here
-from demoreel.cli.output import Column, Output, count
-from demoreel.errors import ArgumentError, MetadataError
+from demoreel.cli.options import DatasetPath, Debug, Json, Quiet, name_of_place, only_here
+from demoreel.cli.output import Output, TableColumn, count
+from demoreel.errors import ArgumentError, MetadataError, UnfinishedError
+from demoreel.storage.store import is_uri
 
 if TYPE_CHECKING:
-    from demoreel.edit.statistics.recompute import Recomputed
     from demoreel.layouts.base import Reader
+    from demoreel.layouts.pending import PendingReader
     from demoreel.model import Feature
+    from demoreel.stats.recompute import Recomputed
 
 _SHOWN = ("min", "max", "mean", "std", "q01", "q50", "q99")
 _CHANNELS = ("red", "green", "blue")
@@ -86,12 +88,18 @@ def describe(reader: Reader, episode: int | None, path: str) -> dict[str, Any]:
 
     Raises:
         OutOfRangeError: There is no such episode.
+        UnfinishedError: It waits to be encoded.
         MetadataError: There are no statistics.
     """
-    from demoreel.edit.statistics.files import episode_approximate, episode_stats, quiet_stats
     from demoreel.layouts.exactness import approximate_stats
+    from demoreel.layouts.pending import PendingReader
     from demoreel.model import stats_to_json
+    from demoreel.stats.files import episode_approximate, episode_stats, quiet_stats
 
+    waiting = 0
+    if isinstance(reader, PendingReader):
+        waiting = len(reader.waiting.episodes)
+        _refuse_uncounted(reader, episode)
     if episode is None:
         found = quiet_stats(reader)
         approximate = approximate_stats(reader.meta, reader.info.features, found or {})
@@ -122,12 +130,29 @@ def describe(reader: Reader, episode: int | None, path: str) -> dict[str, Any]:
             if "mean" in found.get(key, {})
         },
         "approximate": approximate,
+        "waiting": waiting,
     }
+
+
+def _refuse_uncounted(reader: PendingReader, episode: int | None) -> None:
+    """Refuse to show what is counted only when saved episodes are committed."""
+    from demoreel.layouts.pending import finish_command
+
+    position = 0 if episode is None else reader.episodes.position_of(episode)
+    if position >= reader.committed:
+        raise UnfinishedError(
+            "The episode waits to be encoded; its statistics are made when it is committed."
+            if episode is not None
+            else "All episodes wait to be encoded; statistics are made when they are committed.",
+            hint=finish_command(reader.root),
+            dataset=reader.root,
+            episode=episode,
+        )
 
 
 def _dimensions(feature: Feature | None, size: int) -> list[str]:
     """Return a name for each dimension; its number where it has none."""
-    from demoreel.edit.features import flat_names
+    from demoreel.model.feature import flat_names
 
     if feature is not None and feature.is_camera:
         names = ["depth"] if feature.is_depth else list(_CHANNELS)
@@ -142,8 +167,15 @@ def _show(out: Output, facts: dict[str, Any]) -> None:
     size = f"{count(facts['episodes'], 'episode')}, {count(facts['frames'], 'frame')}"
     of = size if facts["episode"] is None else f"episode {facts['episode']}"
     out.line(f"{name_of_place(facts['path'])}: {of}", style="bold")
-    columns = [Column("feature"), Column(""), *(Column(kind, right=True) for kind in _SHOWN)]
+    columns = [
+        TableColumn("feature"),
+        TableColumn(""),
+        *(TableColumn(kind, right=True) for kind in _SHOWN),
+    ]
     out.table(columns, _rows(facts))
+    if facts["waiting"] and facts["episode"] is None:
+        saved = count(facts["waiting"], "saved episode")
+        out.note(f"{saved} not counted before demoreel finish {facts['path']}")
     if facts["approximate"]:
         out.line()
         mend = f"; demoreel stats {facts['path']} --recompute makes it exact"
@@ -174,7 +206,7 @@ def _cell(values: list[Any] | None, number: int, *, approximate: bool) -> str:
 
 
 def _recompute(out: Output, path: str, pictures: Any, jobs: int | None, dry_run: bool) -> None:
-    from demoreel.edit.statistics.recompute import recompute
+    from demoreel.stats.recompute import recompute
 
     only_here(path, "Computing statistics in their place")
     with out.progress(f"computing statistics of {name_of_place(path)}") as report:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from demoreel.cli.options import DatasetPath, Debug, Json, Quiet, only_here
-from demoreel.cli.output import Column, Output, count
+from demoreel.cli.output import Output, TableColumn, count
 
 if TYPE_CHECKING:
     from demoreel.edit.in_place.versions import Version
 
 _COLUMNS = [
-    Column("version", right=True),
-    Column("time"),
-    Column("episodes", right=True),
-    Column("frames", right=True),
-    Column("tags"),
-    Column("done"),
+    TableColumn("version", right=True),
+    TableColumn("time"),
+    TableColumn("episodes", right=True),
+    TableColumn("frames", right=True),
+    TableColumn("tags"),
+    TableColumn("done"),
 ]
 
 
@@ -44,9 +44,11 @@ def tag(
     ],
     version: Annotated[
         int | None,
-        typer.Option("--version", metavar="N", help="The newest if left out.", show_default=False),
+        typer.Option(
+            "--version", metavar="N", help="The version; by default the newest.", show_default=False
+        ),
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Take the name away.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove the name.")] = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -66,16 +68,17 @@ def tag(
 def checkout(
     path: DatasetPath,
     version: Annotated[
-        str, typer.Argument(metavar="VERSION|TAG", help="Which one.", show_default=False)
+        str,
+        typer.Argument(metavar="VERSION|TAG", help="The version, or its name.", show_default=False),
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Make a Lance dataset what it was, in a new version; all that came between stays."""
+    """Restore an earlier version of a Lance dataset as a new version; no version is removed."""
     from demoreel.edit.in_place.versions import checkout as go_back
 
     out = Output(json=json, quiet=quiet, debug=debug)

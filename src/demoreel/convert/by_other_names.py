@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from demoreel.convert.progress import Progress, Report
+from demoreel.convert.report import ConvertReport
 from demoreel.convert.run import convert
 from demoreel.errors import ArgumentError
 from demoreel.media.picture_encode import Subsampling
@@ -46,7 +47,7 @@ def convert_to_lance_video(
     Raises:
         DemoreelError: As ``demoreel.convert``.
     """
-    convert(
+    report = convert(
         _source(repo_id, src_root, revision),
         output,
         to="lance-video",
@@ -54,6 +55,7 @@ def convert_to_lance_video(
         overwrite=overwrite,
         progress=_report(progress),
     )
+    _warn(report)
     return Path(output)
 
 
@@ -70,6 +72,7 @@ def convert_to_lance(
     overwrite: bool = False,
     progress: bool | Report = True,
     push_to_hub: str | None = None,
+    drop_audio: bool = False,
 ) -> Path:
     """Convert a dataset to lance-frames: a JPEG per camera in every row.
 
@@ -88,6 +91,7 @@ def convert_to_lance(
         overwrite: Replace a dataset that is there.
         progress: True logs how far it is; a function is called with a ``Progress``.
         push_to_hub: Not supported here.
+        drop_audio: Leave the audio of videos out, which is refused otherwise.
 
     Returns:
         The folder that was made.
@@ -97,10 +101,11 @@ def convert_to_lance(
     """
     if push_to_hub is not None:
         raise ArgumentError("push_to_hub is not supported.", hint="upload the folder yourself")
-    convert(
+    report = convert(
         _source(repo_id, src_root, revision),
         output,
         to="lance-frames",
+        drop_audio=drop_audio,
         table_name=table_name or _last_part(repo_id),
         image_codec="jpeg",
         jpeg_quality=jpeg_quality,
@@ -108,7 +113,13 @@ def convert_to_lance(
         overwrite=overwrite,
         progress=_report(progress),
     )
+    _warn(report)
     return Path(output)
+
+
+def _warn(report: ConvertReport) -> None:
+    for what in report.dropped:
+        log.warning("%s: dropped: %s", report.target, what)
 
 
 def _source(repo_id: str, root: str | os.PathLike[str] | None, revision: str | None) -> Path:

@@ -30,6 +30,7 @@ class Options:
     exact: bool = False
     picture_stats: bool = True
     skip_missing: bool = False
+    drop_audio: bool = False
     verify: Verify = "full"
     dry_run: bool = False
     jobs: int | None = None

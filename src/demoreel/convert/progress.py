@@ -17,7 +17,7 @@ class Progress:
 
     Attributes:
         stage: What it does: write the parts, finish tables and metadata, verify, commit; before it
-            fetch a source, and after it send a target that lies far away.
+            fetch a source, and after it send a remote target.
         frames: Rows dealt with in this stage.
         total_frames: Rows to deal with.
         video_bytes: Bytes of video dealt with; of what is fetched or sent, thousandths.

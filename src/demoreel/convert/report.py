@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """What was read back and found to be the same.
-
-    Attributes:
-        rows: Rows whose numbers and texts were compared, all of them.
-        videos: Videos whose frames were counted and whose bytes were compared.
-        video_bytes: Bytes compared.
-        pictures: Encoded pictures compared byte for byte.
-        frames: Decoded frames compared, in all cameras.
-        lowest_psnr: Of JPEG pictures, the worst brightness PSNR in dB; None where frames had to be
-            equal bit for bit.
-    """
-
-    rows: int
-    videos: int
-    video_bytes: int
-    pictures: int
-    frames: int
-    lowest_psnr: float | None
+from demoreel.edit.verify import Verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +35,7 @@ class ConvertReport:
         kept: Where the source lies now, if it was converted in place.
         notes: What else is worth knowing: episodes that were left out or have other numbers,
             statistics that were computed or are missing.
+        dropped: What the source holds or states and the target does not, a sentence each.
     """
 
     source: Path | str
@@ -75,6 +57,18 @@ class ConvertReport:
     dry_run: bool
     kept: Path | None = None
     notes: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, noted: Mapping[str, Any]) -> ConvertReport:
+        """Return the report that plain values were made of, places as texts."""
+        verified = noted["verified"]
+        changes = {
+            "verified": None if verified is None else Verified(**verified),
+            "notes": tuple(noted["notes"]),
+            "dropped": tuple(noted.get("dropped", ())),
+        }
+        return cls(**{**noted, **changes})
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""

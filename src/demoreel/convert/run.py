@@ -11,18 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from demoreel.convert.by_copying import convert_by_copying
-from demoreel.convert.by_cutting import convert_by_cutting, is_a_cut
-from demoreel.convert.far import convert_far
+from demoreel.convert.conversion import convert_folder
 from demoreel.convert.options import Options, To, Verify, verification
 from demoreel.convert.progress import Report
+from demoreel.convert.remote import convert_remote
 from demoreel.convert.report import ConvertReport
 from demoreel.errors import ArgumentError, DiskFullError
 from demoreel.layouts.detect import open_reader
+from demoreel.layouts.pending import refuse_waiting
 from demoreel.media.picture_encode import CodecName, Subsampling
-from demoreel.storage.far.uris import is_far
+from demoreel.storage.commit.replace import place_of_old, replacing_dataset
+from demoreel.storage.external import AllowExternal
+from demoreel.storage.external import allow_external as allow
 from demoreel.storage.no_room import NO_ROOM
-from demoreel.storage.replace import place_of_old, replacing_dataset
+from demoreel.storage.store import is_uri
 
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -42,10 +44,12 @@ def convert(
     exact: bool = False,
     picture_stats: bool = True,
     skip_missing: bool = False,
+    drop_audio: bool = False,
     verify: Verify | bool = "full",
     dry_run: bool = False,
     jobs: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    allow_external: AllowExternal | None = None,
     progress: Report | None = None,
 ) -> ConvertReport:
     """Convert a dataset to another layout. The source is only read.
@@ -54,8 +58,8 @@ def convert(
     at all: an error, Ctrl-C or SIGTERM leaves nothing behind. After ``kill -9`` or a power cut
     the same call goes on from what was written.
 
-    A source that lies far away is fetched first, into a folder beside the user's cache
-    (``DEMOREEL_STAGING``) that is removed again. A target far away is made there, too, and sent
+    A remote source is fetched first, into a folder beside the user's cache
+    (``DEMOREEL_STAGING``) that is removed again. A remote target is made there, too, and sent
     when it is whole, ``meta/info.json`` last: there is no dataset before. What is overwritten loses
     its ``meta/info.json`` first. After an interruption the same call goes on.
 
@@ -87,18 +91,23 @@ def convert(
         picture_stats: Of v3.0 and v2.1 made of v2.x: where statistics of pictures are missing,
             decode all pictures of that camera and compute them. False leaves them out.
         skip_missing: Of v3.0 and v2.1 made of v2.x: leave episodes out whose files are missing.
+        drop_audio: Leave the audio of videos out, and say so in ``info.json``. It is copied
+            otherwise; lance-frames has no place for it, and refuses videos that have some.
         verify: Compare what was written with the source before it is shown: all rows and all bytes
             of pictures (``full``, True), some of them (``sample``) or nothing (``none``, False).
         dry_run: Check everything and say what would be done; write nothing.
         jobs: Threads, or for v3.0 and v2.1 processes; by default as many as it pays to use.
-        storage_options: Of sources and targets that lie far away: as for ``demoreel.open``.
+        storage_options: Of sources and remote targets: as for ``demoreel.open``.
+        allow_external: Folders or URIs outside the dataset that its Lance tables may point into; as
+            for ``demoreel.open``.
         progress: Called now and then with a ``Progress``, in the calling thread.
 
     Returns:
         What was done.
 
     Raises:
-        ArgumentError: The source cannot become that, or options do not go together.
+        ArgumentError: The source cannot become that, a link leads out of it, audio would be lost,
+            or options do not go together.
         TargetExistsError: There is something at ``target``, or at ``NAME_old``.
         MetadataError: Two features would share a column in Lance.
         VideoError: A video is missing or broken.
@@ -107,6 +116,8 @@ def convert(
         DiskFullError: There is no room.
         DatasetBusyError: Another conversion to the same folder is running; or, in place, the
             dataset is being recorded to.
+        UnfinishedError: Saved episodes of the source wait to be encoded, or a commit to be
+            completed.
         StoreError: A store does not answer; the same call goes on from there.
         DemoreelError: The source is not readable.
     """
@@ -121,15 +132,17 @@ def convert(
         exact=exact,
         picture_stats=picture_stats,
         skip_missing=skip_missing,
+        drop_audio=drop_audio,
         verify=verification(verify),
         dry_run=dry_run,
         jobs=jobs,
         progress=progress,
     )
+    allow(source, allow_external)
     if in_place:
-        if is_far(source):
+        if is_uri(source):
             raise ArgumentError(
-                "A dataset that lies far away cannot be converted in place.",
+                "A remote dataset cannot be converted in place.",
                 hint="give a target, which may be a URI, too",
                 uri=source,
             )
@@ -141,26 +154,24 @@ def convert(
         return _in_place(Path(source), options)
     if target is None:
         raise ArgumentError("Where to?", hint="give a target, or in_place=True (--in-place)")
-    if is_far(source) or is_far(target):
-        return convert_far(source, target, options, storage_options, _convert)
+    if is_uri(source) or is_uri(target):
+        return convert_remote(source, target, options, storage_options, _convert)
     if storage_options:
-        raise ArgumentError(
-            "storage_options= is for datasets that lie far away.", hint="leave it out"
-        )
+        raise ArgumentError("storage_options= is for remote datasets.", hint="leave it out")
     return _convert(Path(source), Path(os.path.abspath(target)), options)
 
 
 def _convert(source: Path, target: Path, options: Options) -> ConvertReport:
+    refuse_waiting(source, "converted")
     with _room_on_disk(target), _terminable():
-        if is_a_cut(source, options):
-            return convert_by_cutting(source, target, options)
-        return convert_by_copying(source, target, options)
+        return convert_folder(source, target, options)
 
 
 def _in_place(source: Path, options: Options) -> ConvertReport:
     root = Path(os.path.abspath(source))
-    old = place_of_old(root)
-    open_reader(root)  # finishes what a dead recorder had begun, which the lock would keep out
+    old = place_of_old(root, dry_run=options.dry_run)
+    open_reader(root)  # refuses what a dead writer has left in the middle of a commit
+    refuse_waiting(root, "converted")
     if options.dry_run:
         beside = root.with_name(f".{root.name}.replace") / "new"
         return replace(_convert(root, beside, options), target=root, kept=old)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, cast
 
 import numpy as np
 
 from demoreel.edit.clips import Source
 from demoreel.errors import ArgumentError
+from demoreel.storage.scratch import no_room_for_scratch, process_folder
 
 
 def without(source: Source, features: tuple[str, ...]) -> Source:
@@ -37,9 +38,7 @@ def renamed(source: Source, features: Mapping[str, str]) -> Source:
 @lru_cache(maxsize=1)
 def _keeping() -> Path:
     """Return the folder for arrays that were given in memory; it goes with the process."""
-    folder = Path(tempfile.mkdtemp(prefix="demoreel-added-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    return process_folder()
 
 
 def kept(values: object) -> str:
@@ -47,13 +46,20 @@ def kept(values: object) -> str:
 
     Raises:
         ArgumentError: It is not an array of numbers.
+        DiskFullError: There is no room for it among the temporary files.
     """
     array = np.asarray(values)
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise ArgumentError(f"A feature is added as an array of numbers, not {array.dtype}.")
-    handle, name = tempfile.mkstemp(suffix=".npy", dir=_keeping())
-    with os.fdopen(handle, "wb") as file:
-        np.save(file, array)
+    with no_room_for_scratch():
+        handle, name = tempfile.mkstemp(suffix=".npy", dir=_keeping())
+        try:
+            with os.fdopen(handle, "wb") as file:
+                # Of a file that it knows, NumPy says only how much of the array was written.
+                np.save(cast("IO[bytes]", SimpleNamespace(write=file.write)), array)
+        except BaseException:
+            os.unlink(name)
+            raise
     return name
 
 

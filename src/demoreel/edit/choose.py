@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from demoreel.edit.clips import Clip, CutList
 from demoreel.edit.sources import open_source
-from demoreel.errors import ArgumentError
+from demoreel.errors import ArgumentError, UnknownKeyError, nearest
 from demoreel.layouts.base import Reader
-from demoreel.read.sql import query
+from demoreel.read.sql import check_expression, query
 
 Part = float | range | Iterable[int]
 """A share of the episodes, or which of them."""
@@ -30,6 +31,10 @@ def matching(cutlist: CutList, where: str | None, order_by: str | None) -> tuple
     """
     keys: dict[tuple[int, int], Any] = {}
     expression, backwards = _sort_key(order_by)
+    if where is not None:
+        check_expression(where, what="where")
+    if order_by is not None:
+        check_expression(expression, what="order_by")
     for number, source in enumerate(cutlist.sources):
         found = _asked(open_source(source), where, expression)
         keys |= {(number, episode): key for episode, key in found}
@@ -39,7 +44,13 @@ def matching(cutlist: CutList, where: str | None, order_by: str | None) -> tuple
             f"No episode is chosen where {where}.", hint=f"the columns are {_COLUMNS}"
         )
     if order_by is not None:
-        chosen.sort(key=lambda clip: keys[clip.source, clip.episode], reverse=backwards)
+        try:
+            chosen.sort(key=lambda clip: keys[clip.source, clip.episode], reverse=backwards)
+        except TypeError as error:  # tuples, lists of texts and numbers, some of them missing
+            raise ArgumentError(
+                f"{order_by!r} is not one number or text for every episode.",
+                hint=f"the columns are {_COLUMNS}",
+            ) from error
     return tuple(chosen)
 
 
@@ -149,3 +160,34 @@ def by_task(cutlist: CutList) -> dict[str, tuple[Clip, ...]]:
         text = text if clip.task is not None else source.tasks.get(text, text)
         found.setdefault(text, []).append(clip)
     return {text: tuple(clips) for text, clips in found.items()}
+
+
+def moving_part(clip: Clip, reader: Reader, key: str, *, threshold: float, margin: float) -> Clip:
+    """Return a clip without the stretches at its ends in which a feature stands still.
+
+    A clip in which nothing moves at all stays as it is: that is not for a threshold to decide.
+
+    Raises:
+        UnknownKeyError: There is no such feature.
+        ArgumentError: It is not a column of numbers, or a bound makes no sense.
+    """
+    features = reader.info.features
+    if key not in features:
+        raise UnknownKeyError(f"There is no feature {key!r}.", hint=nearest(key, features))
+    if not features[key].is_numeric:
+        raise ArgumentError(f"{key!r} is not a column of numbers.")
+    if not threshold > 0 or margin < 0:
+        raise ArgumentError("threshold must be positive, and margin not negative.")
+    position = reader.episodes.position_of(clip.episode)
+    first = int(reader.episodes.start[position])
+    rows = np.arange(first + clip.start, first + clip.stop)
+    values = np.asarray(reader.rows(rows, [key])[key], np.float64).reshape(len(rows), -1)
+    spread = values.max(axis=0) - values.min(axis=0)
+    steps = np.abs(np.diff(values, axis=0))
+    moves = np.flatnonzero((steps > threshold * np.where(spread > 0, spread, np.inf)).any(axis=1))
+    if len(moves) == 0:
+        return clip
+    extra = round(margin * reader.info.fps)
+    begin = max(clip.start, clip.start + int(moves[0]) - extra)
+    end = min(clip.stop, clip.start + int(moves[-1]) + 2 + extra)
+    return replace(clip, start=begin, stop=end)

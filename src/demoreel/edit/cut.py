@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeGuard, Unpack
 
@@ -14,23 +15,26 @@ import numpy as np
 from demoreel.edit import choose
 from demoreel.edit.changes import is_kept, kept, renamed, without
 from demoreel.edit.clips import TOGETHER, Added, Clip, CutList, Source, Together
-from demoreel.edit.far import refuse_far, render_anywhere
 from demoreel.edit.features import view_of
 from demoreel.edit.plan import Plan, make_plan
+from demoreel.edit.remote import refuse_remote, render_anywhere
 from demoreel.edit.render import Rendered, Shard
-from demoreel.edit.sources import far_dataset_in, identity_of, open_source, remember_far
+from demoreel.edit.sources import identity_of, open_source, remember_remote, remote_dataset_in
 from demoreel.edit.target_info import Form, FormOptions
 from demoreel.edit.verify import Verify
 from demoreel.errors import ArgumentError, nearest
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.lance_reader import LanceReader
+from demoreel.layouts.lance.reader import LanceReader
+from demoreel.layouts.pending import refuse_waiting
 from demoreel.read.dataset import Dataset
 from demoreel.run.local import LocalEngine
 from demoreel.run.task import Engine
-from demoreel.storage.atomic import write_file
-from demoreel.storage.far.uris import is_far
+from demoreel.storage.commit.files import write_file
+from demoreel.storage.external import AllowExternal
+from demoreel.storage.external import allow_external as allow
 from demoreel.storage.json_files import read_json
+from demoreel.storage.store import is_uri
 
 PathLike = str | os.PathLike[str]
 EpisodeName = int | tuple[int, int]
@@ -47,20 +51,26 @@ class Rooted(Protocol):
 
 
 def cut(
-    dataset: PathLike | Dataset | Rooted, *, storage_options: Mapping[str, Any] | None = None
+    dataset: PathLike | Dataset | Rooted,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    allow_external: AllowExternal | None = None,
 ) -> Cut:
     """Begin a cut with all episodes of a dataset; see ``demoreel.cut``."""
-    if is_far(dataset) or storage_options:
+    allow(_folder_of(dataset), allow_external)
+    if is_uri(dataset) or storage_options:
         dataset = Dataset(_folder_of(dataset), storage_options=storage_options)
-    dataset = far_dataset_in(dataset) or dataset
+    dataset = remote_dataset_in(dataset) or dataset
     if isinstance(dataset, Dataset):
         reader, chosen = dataset.reader, dataset.episodes
         version = _pinned_version(dataset)
-        far = dataset.__getstate__().get("far")
+        remote = dataset.__getstate__().get("remote")
     else:
         reader = open_reader(Path(_folder_of(dataset)))
-        chosen, version, far = reader.episodes, None, None
-    path = os.path.abspath(reader.root) if far is None else remember_far(far)
+        chosen, version, remote = reader.episodes, None, None
+    if remote is None and version is None:
+        refuse_waiting(reader.root, "cut")
+    path = os.path.abspath(reader.root) if remote is None else remember_remote(remote)
     source = Source(path, identity_of(reader), version=version)
     pairs = zip(chosen.episode_index.tolist(), chosen.length.tolist(), strict=True)
     return Cut(CutList((source,), tuple(Clip(0, number, 0, length) for number, length in pairs)))
@@ -151,10 +161,10 @@ class Cut:
         Cost: reads no table but the episodes' metadata. Needs the extra ``sql``.
 
         Args:
-            where: An SQL condition over ``episode_index``, ``length`` (frames), ``seconds``,
+            where: One SQL condition over ``episode_index``, ``length`` (frames), ``seconds``,
                 ``task`` (all of an episode's, separated by "; ") and the columns of
                 ``meta/episodes``, as the source has them.
-            order_by: An SQL expression over the same, perhaps with ``desc`` behind it.
+            order_by: One SQL expression over the same, perhaps with ``desc`` behind it.
 
         Raises:
             ArgumentError: It is not understood, or no episode meets it.
@@ -223,15 +233,9 @@ class Cut:
         Raises:
             ArgumentError: The feature is not a column of numbers.
         """
-        from demoreel.edit.idle import moving_part
-
-        return self._with_clips(
-            tuple(
-                moving_part(clip, open_source(self.cutlist.sources[clip.source]), key,
-                            threshold=threshold, margin=margin)
-                for clip in self.clips
-            )
-        )  # fmt: skip
+        readers = [open_source(source) for source in self.cutlist.sources]
+        moving = partial(choose.moving_part, key=key, threshold=threshold, margin=margin)
+        return self._with_clips(tuple(moving(clip, readers[clip.source]) for clip in self.clips))
 
     def retask(self, tasks: str | Mapping[str, str] | Mapping[int, str]) -> Cut:
         """Give tasks other texts.
@@ -399,8 +403,8 @@ class Cut:
         whole. After a kill, Ctrl-C or a full disk, the same call goes on from the files that were
         finished.
 
-        Sources that lie far away are fetched first: the files that clips lie in, into a folder
-        beside the user's cache (``DEMOREEL_STAGING``), which is removed again. A target far away is
+        Remote sources are fetched first: the files that clips lie in, into a folder
+        beside the user's cache (``DEMOREEL_STAGING``), which is removed again. A remote target is
         made there, too, and then sent, ``meta/info.json`` last: there is no dataset before.
 
         Args:
@@ -411,7 +415,7 @@ class Cut:
                 same time on machines that see the same disk. ``commit`` comes after the last.
             verify: Compare the first and last frame of every clip (True, ``ends``), every frame
                 (``full``) or nothing (False, ``none``) with the sources before the target appears.
-            overwrite: Of a target that lies far away: replace the dataset that is there.
+            overwrite: Of a remote target: replace the dataset that is there.
             storage_options: Of such a target: as for ``demoreel.open``.
             report: Called with the share of bytes that are written.
             form: How the result is to be; all of it is optional. ``layout`` (a video of v2.1 holds
@@ -423,11 +427,15 @@ class Cut:
                 keyframe are encoded); ``fps`` (another frame rate); ``vcodec`` with ``crf``,
                 ``gop``, ``preset`` and ``pix_fmt`` (encode all ``cameras``, or those named);
                 ``images="video"`` (make videos of pictures in tables); ``recompute_stats``
-                (decode pictures whose statistics would be approximate). See
-                ``edit.target_info.Form``.
+                (decode pictures whose statistics would be approximate); ``drop_audio`` (leave the
+                audio of videos out, which is copied otherwise). See ``edit.target_info.Form``.
+
+        Returns:
+            What was written; its ``dropped`` says what the sources hold and the result does not.
 
         Raises:
-            ArgumentError: Something makes no sense; nothing was written.
+            ArgumentError: Something makes no sense, a link leads out of a source, or audio cannot
+                be copied and is not to be dropped; nothing was written.
             TargetExistsError: There is something at the target.
             DiskFullError: There is no room.
             VideoError: A source's video is missing or broken.
@@ -465,7 +473,7 @@ class Cut:
         """
         from demoreel.edit.in_place.run import render_in_place
 
-        refuse_far(self.cutlist, "An edit in place")
+        refuse_remote(self.cutlist, "An edit in place")
         return render_in_place(self.cutlist, verification=_verification(verify))
 
     def save(self, path: PathLike) -> None:

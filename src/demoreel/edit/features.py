@@ -12,9 +12,8 @@ from demoreel.errors import ArgumentError, UnknownKeyError, nearest
 from demoreel.layouts.base import Reader
 from demoreel.layouts.columns import arrow_type
 from demoreel.model import DEFAULT_FEATURES, Feature
-
-MASK = "{}_is_missing"
-"""The feature that says where another was filled because its source has none."""
+from demoreel.model.feature import MASK, flat_names
+from demoreel.model.numbers import check_numbers
 
 
 def feature_of(mask: str, features: Iterable[str]) -> str | None:
@@ -112,6 +111,7 @@ def _added_feature(key: str, added: Added, reader: Reader) -> Feature:
             f"The feature {key!r} has rows of shape {values.shape[1:]}, not {feature.shape}.",
             file=added.values,
         )
+    check_numbers(values, feature, rows=True, file=added.values)
     return feature
 
 
@@ -169,15 +169,6 @@ def _meaning(feature: Feature) -> tuple[Any, ...]:
     if feature.is_camera:
         return (feature.dtype, feature.picture_shape, feature.depth_code)
     return (feature.dtype, feature.shape)
-
-
-def flat_names(names: Any) -> list[str]:
-    """Return the names of dimensions in one list, in whatever form a recorder wrote them."""
-    if isinstance(names, Mapping):
-        names = list(names.values())
-    if isinstance(names, (list, tuple)):
-        return [text for name in names for text in flat_names(name)]
-    return [str(names)]
 
 
 def _differ(

@@ -11,34 +11,33 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from demoreel.edit.metadata_v2 import with_v2_totals, write_v2
+from demoreel.edit.features import View
 from demoreel.edit.plan import Plan
-from demoreel.edit.statistics.carried import Carried, carried_from
-from demoreel.edit.statistics.levels import carry_levels
-from demoreel.edit.statistics.result import PictureStats, number_stats, picture_stats
-from demoreel.edit.written import Written
+from demoreel.edit.stated import carry_files, split_column, split_places, task_details
+from demoreel.edit.statistics import FrameStats, frame_stats, inherit_levels
 from demoreel.layouts.exactness import NOTE, write_note
 from demoreel.layouts.histograms import histograms_name
-from demoreel.layouts.v3.files import Place
-from demoreel.layouts.v3.meta_files import write_tasks
-from demoreel.layouts.writing import write_json
-from demoreel.model import Stats, stats_to_json
-from demoreel.run.task import Engine
+from demoreel.layouts.v2 import writer as v2
+from demoreel.layouts.v3 import writer as v3
+from demoreel.layouts.v3.files import FilePlace
+from demoreel.model import DEFAULT_FEATURES, Stats
+from demoreel.stats.columns import RowFile, whole_stats
+from demoreel.stats.files import quiet_stats
+from demoreel.stats.inherited import RECOMPUTED, Inherited, inherited_from
 from demoreel.storage.arrow import from_numpy
+from demoreel.storage.parquet import open_parquet
 
 _ROBOT = "robot_type"
+_SPLIT = "split"
 
 
 def write_metadata(
     plan: Plan,
     dataset: Path,
     parts: Sequence[Path],
-    rows: Written,
-    *,
-    engine: Engine | None = None,
-) -> None:
+    rows: RowFile,
+) -> list[str]:
     """Write all of ``meta/``. It is not forced to disk.
 
     Args:
@@ -46,7 +45,9 @@ def write_metadata(
         dataset: The folder that ``meta/`` goes into.
         parts: For each table, what its task has found out about its episodes.
         rows: The rows that were written.
-        engine: What shares the statistics of long columns out; None is this process.
+
+    Returns:
+        What the sources state and the result does not, besides what the plan says of that.
 
     Raises:
         MetadataError: A source's metadata cannot be read.
@@ -54,83 +55,126 @@ def write_metadata(
     """
     meta = dataset / "meta"
     shutil.rmtree(meta, ignore_errors=True)  # of a commit that was killed
-    facts = pa.concat_tables([pq.ParquetFile(path).read(use_threads=False) for path in parts])
+    facts = pa.concat_tables([open_parquet(path).read(use_threads=False) for path in parts])
     cameras = plan.info.cameras
     is_v2 = plan.info.version.startswith("v2")
     with ThreadPoolExecutor(1, "demoreel-metadata") as thread:
-        carrying = thread.submit(_carried, plan)  # parsing, while columns are read and sorted
-        numbers = {} if is_v2 else number_stats(rows, plan.info.features, engine=engine)
-        carried = carrying.result()
-    levels = carry_levels(plan, carried, dataset / histograms_name(Place(0, 0)), facts)
-    pictures = {key: picture_stats(plan, key, carried, levels[key]) for key in cameras}
+        inheriting = thread.submit(_inherited, plan)  # parsing, while columns are read and sorted
+        numbers = {} if is_v2 else whole_stats(rows, plan.info.features.values())
+        inherited = inheriting.result()
+    levels = inherit_levels(plan, inherited, dataset / histograms_name(FilePlace(0, 0)), facts)
+    dropped: list[str] = []
+    pictures = {key: frame_stats(plan, key, inherited, levels[key], dropped) for key in cameras}
     tasks = _used_tasks(plan, facts)
-    stats = meta / "stats.json"
-    if is_v2:
-        stats = meta / "episodes_stats.jsonl"
-        write_v2(plan, facts, pictures, _extra(plan, carried), tasks, meta)
-    else:
-        _write_episodes(plan, facts, pictures, carried, meta / "episodes" / "chunk-000")
-        write_tasks(meta / "tasks.parquet", tasks)
-        write_json(stats, stats_to_json(_whole_stats(plan, numbers, pictures)))
-    write_note(meta / NOTE, {key: p.approximate for key, p in pictures.items()}, stats=stats)
+    details = task_details(plan.readers, [source.tasks for source in plan.cutlist.sources])
+    facts = _with_other_stats(plan, facts, inherited, dropped)
+    extra = _extra(plan, inherited, dropped)
+    whole = _whole_stats(plan, numbers, pictures, dropped)
     info = replace(plan.info, total_tasks=len(tasks))
-    write_json(meta / "info.json", with_v2_totals(info).to_json())
+    stats = meta / ("episodes_stats.jsonl" if is_v2 else "stats.json")
+    if is_v2:
+        v2.write_metadata(
+            meta,
+            info,
+            _episode_lines(plan, facts, extra),
+            tasks,
+            details=details,
+            stats=whole,  # what is known of no single episode
+            episode_stats=_stats_lines(plan, facts, pictures),
+        )
+    else:
+        episodes = _episodes(plan, facts, pictures, extra)
+        v3.write_metadata(meta, info, episodes, tasks, details=details, stats=whole)
+    carry_files(
+        plan.readers,
+        meta,
+        unchanged=plan.is_unchanged,
+        same_features=plan.has_same_features,
+        dropped=dropped,
+    )
+    write_note(meta / NOTE, {key: p.approximate for key, p in pictures.items()}, stats=stats)
+    return dropped
 
 
-def _carried(plan: Plan) -> list[Carried]:
+def _inherited(plan: Plan) -> list[Inherited]:
     cameras = plan.info.cameras
     return [
-        carried_from(reader, [str(view.origin[key]) for key in cameras if view.origin.get(key)])
+        inherited_from(reader, [str(view.origin[key]) for key in cameras if view.origin.get(key)])
         for reader, view in zip(plan.readers, plan.views, strict=True)
     ]
 
 
-def _whole_stats(plan: Plan, numbers: Stats, pictures: Mapping[str, PictureStats]) -> Stats:
-    stats = numbers | {
-        key: dict(found.whole) for key, found in pictures.items() if found.whole is not None
+def _whole_stats(
+    plan: Plan, numbers: Stats, pictures: Mapping[str, FrameStats], dropped: list[str]
+) -> Stats:
+    """Return the statistics of all: taken anew, of pictures, and what else still is true.
+
+    Of v2.1, whose episodes have statistics of their own, only what they do not say.
+    """
+    is_v2, is_unchanged = plan.info.version.startswith("v2"), plan.is_unchanged
+    stats = dict(numbers) | {
+        key: dict(found.whole)
+        for key, found in pictures.items()
+        if found.whole is not None and not (is_v2 and found.columns)
     }
-    return {key: stats[key] for key in plan.info.features if key in stats}
+    for reader, view in zip(plan.readers, plan.views, strict=True):
+        new_name = _new_names(view)
+        for key, kinds in (quiet_stats(reader) or {}).items():
+            feature = reader.info.features.get(key)
+            if feature is not None and (feature.is_camera or key not in new_name):
+                continue  # of pictures, see above; of what is removed, there is nothing to say
+            taken = RECOMPUTED if feature is not None and feature.is_numeric else ()
+            more = {kind: value for kind, value in kinds.items() if kind not in taken}
+            if more and is_unchanged:
+                own = new_name.get(key, key)
+                stats[own] = {**stats.get(own, {}), **more}
+            elif more:
+                dropped.append(f"stats.json: {', '.join(more)} of {key}, true of all episodes only")
+    order = [key for key in plan.info.features if key in stats]
+    return {key: stats[key] for key in [*order, *(key for key in stats if key not in order)]}
+
+
+def _new_names(view: View) -> dict[str, str]:
+    """Return what each feature of a source is called in the result; removed ones are left out."""
+    renamed = {str(origin): key for key, origin in view.origin.items() if origin is not None}
+    return {key: key for key in DEFAULT_FEATURES} | renamed
 
 
 def _used_tasks(plan: Plan, facts: pa.Table) -> dict[str, int]:
     """Return the texts up to the last that a row uses; numbers must have no holes."""
+    if plan.is_unchanged and all(len(plan.tasks) == len(reader.tasks) for reader in plan.readers):
+        return {text: number for number, text in enumerate(plan.tasks)}
     used = set(facts.column("tasks").combine_chunks().flatten().to_pylist())
     last = max(number for number, text in enumerate(plan.tasks) if text in used)
     return {text: number for number, text in enumerate(plan.tasks[: last + 1])}
 
 
-def _write_episodes(
-    plan: Plan,
-    facts: pa.Table,
-    pictures: dict[str, PictureStats],
-    carried: Sequence[Carried],
-    folder: Path,
-) -> None:
-    columns: dict[str, Any] = {
-        "episode_index": np.arange(len(plan.clips)),
-        "tasks": facts.column("tasks"),
-        "length": np.diff(plan.start),
-    }
+def _episodes(
+    plan: Plan, facts: pa.Table, pictures: dict[str, FrameStats], extra: Mapping[str, Any]
+) -> pa.Table:
+    """Return ``meta/episodes``: what each clip is, where it lies, and all that is known of it."""
     counts = [table.stop - table.first for table in plan.tables]
-    columns["data/chunk_index"] = np.repeat([table.chunk for table in plan.tables], counts)
-    columns["data/file_index"] = np.repeat([table.file for table in plan.tables], counts)
-    columns["dataset_from_index"] = plan.start[:-1]
-    columns["dataset_to_index"] = plan.start[1:]
-    for camera, footage in plan.footage.items():
-        columns[f"videos/{camera}/chunk_index"] = footage.chunk
-        columns[f"videos/{camera}/file_index"] = footage.file
-        columns[f"videos/{camera}/from_timestamp"] = footage.begin
-        seconds = np.diff(plan.start) / plan.info.fps
-        columns[f"videos/{camera}/to_timestamp"] = footage.begin + seconds
+    chunk = np.repeat([table.chunk for table in plan.tables], counts)
+    file = np.repeat([table.file for table in plan.tables], counts)
+    columns: dict[str, Any] = v3.episode_columns(
+        np.arange(len(plan.clips)),
+        tasks=facts.column("tasks"),
+        length=np.diff(plan.start),
+        start=plan.start[:-1],
+        table=(chunk, file),
+        videos={
+            camera: ((of_camera.chunk, of_camera.file), of_camera.begin)
+            for camera, of_camera in plan.video_plans.items()
+        },
+        fps=plan.info.fps,
+    )
+    others = [n for n in facts.column_names if n.startswith("stats/")]
     for key in plan.info.features:
         columns |= {n: facts.column(n) for n in facts.column_names if _is_of(n, key)}
         columns |= pictures[key].columns if key in pictures else {}
-    columns |= _extra(plan, carried)
-    nothing = np.zeros(len(plan.clips), np.int64)
-    columns |= {"meta/episodes/chunk_index": nothing, "meta/episodes/file_index": nothing}
-    folder.mkdir(parents=True)
-    table = pa.table({name: _as_array(column) for name, column in columns.items()})
-    pq.write_table(table, folder / "file-000.parquet", compression="snappy")
+    columns |= {n: facts.column(n) for n in others if n not in columns}
+    columns |= {name: column for name, column in extra.items() if name not in columns}
+    return pa.table({name: _as_array(column) for name, column in columns.items()})
 
 
 def _is_of(column: str, key: str) -> bool:
@@ -146,26 +190,98 @@ def _kind(column: np.ndarray) -> type:
     return np.int64 if column.dtype.kind in "iu" else np.float64
 
 
-def _extra(plan: Plan, carried: Sequence[Carried]) -> dict[str, Any]:
-    """Return other programs' columns, and which robot an episode is of where there are several."""
-    names = dict.fromkeys(name for part in carried for name in part.extra)
-    before = np.concatenate([[0], np.cumsum([len(r.episodes) for r in plan.readers])])
-    source = np.array([clip.source for clip in plan.clips])
-    places = from_numpy(before[source] + plan.positions)
+def _extra(plan: Plan, inherited: Sequence[Inherited], dropped: list[str]) -> dict[str, Any]:
+    """Return other programs' columns, and what only single episodes can say in the result."""
+    names = dict.fromkeys(name for part in inherited for name in part.extra)
     found: dict[str, Any] = {}
     for name in names:
-        tables = [
-            pa.table({name: part.extra[name]})
-            if name in part.extra
-            else pa.table({name: pa.nulls(len(reader.episodes))})
-            for part, reader in zip(carried, plan.readers, strict=True)
-        ]
-        try:
-            every = pa.concat_tables(tables, promote_options="permissive").column(name)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            continue  # two programs mean different things by it
-        found[name] = every.take(places)
+        column = _of_clips(plan, [part.extra.get(name) for part in inherited])
+        if column is None:
+            dropped.append(f"meta/episodes: {name}, which is of different types in the datasets")
+        else:
+            found[name] = column
+    source = [clip.source for clip in plan.clips]
     robots = [reader.info.robot_type for reader in plan.readers]
     if len(set(robots)) > 1 and _ROBOT not in found:
-        found[_ROBOT] = pa.array([robots[number] for number in source.tolist()], pa.string())
+        found[_ROBOT] = pa.array([robots[number] for number in source], pa.string())
+    if _SPLIT not in found:
+        stated = [reader.info.splits for reader in plan.readers]
+        places = split_places(stated, np.array(source), plan.positions)
+        column = split_column(places, plan.info.splits, len(source))
+        if column is not None:
+            found[_SPLIT] = pa.array(column, pa.string())
     return found
+
+
+def _of_clips(plan: Plan, columns: Sequence[pa.ChunkedArray | None]) -> pa.ChunkedArray | None:
+    """Return the values of each clip's episode; None where sources have different types."""
+    tables = [
+        pa.table({"": pa.nulls(len(reader.episodes)) if column is None else column})
+        for column, reader in zip(columns, plan.readers, strict=True)
+    ]
+    before = np.concatenate([[0], np.cumsum([len(r.episodes) for r in plan.readers])])
+    source = np.array([clip.source for clip in plan.clips])
+    try:
+        every = pa.concat_tables(tables, promote_options="permissive").column("")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+    return every.take(from_numpy(before[source] + plan.positions))
+
+
+def _with_other_stats(
+    plan: Plan, facts: pa.Table, inherited: Sequence[Inherited], dropped: list[str]
+) -> pa.Table:
+    """Add what sources say of single episodes that is not taken anew, where episodes are whole."""
+    names: dict[tuple[str, str], list[pa.ChunkedArray | None]] = {}
+    for number, (part, view, reader) in enumerate(
+        zip(inherited, plan.views, plan.readers, strict=True)
+    ):
+        new_name = _new_names(view)
+        for (key, kind), column in part.stats.items():
+            if key in reader.info.features and key not in new_name:
+                continue  # the feature is removed
+            own = (new_name.get(key, key), kind)
+            names.setdefault(own, [None] * len(inherited))[number] = column
+    is_whole = bool(names) and plan.has_whole_episodes
+    for (key, kind), columns in names.items():
+        name = f"stats/{key}/{kind}"
+        taken = _of_clips(plan, columns) if is_whole else None
+        if taken is None:
+            dropped.append(f"meta/episodes: {name}, true of whole episodes only")
+        elif name not in facts.column_names:
+            facts = facts.append_column(name, taken)
+    return facts
+
+
+def _episode_lines(plan: Plan, facts: pa.Table, extra: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what ``episodes.jsonl`` says of each clip, other programs' columns included."""
+    texts = facts.column("tasks").to_pylist()
+    others = {name: column.to_pylist() for name, column in extra.items()}
+    lengths = (plan.start[1:] - plan.start[:-1]).tolist()
+    return [
+        {
+            "episode_index": number,
+            "tasks": texts[number],
+            "length": length,
+            **{name: values[number] for name, values in others.items()},
+        }
+        for number, length in enumerate(lengths)
+    ]
+
+
+def _stats_lines(
+    plan: Plan, facts: pa.Table, pictures: Mapping[str, FrameStats]
+) -> list[dict[str, Any]]:
+    """Return what ``episodes_stats.jsonl`` says of each clip."""
+    columns = {name: facts.column(name).to_pylist() for name in facts.column_names}
+    for found in pictures.values():
+        columns |= {name: column.to_pylist() for name, column in found.columns.items()}
+    lines = []
+    for number in range(len(plan.clips)):
+        stats: dict[str, dict[str, Any]] = {}
+        for name, values in columns.items():
+            if name.startswith("stats/") and values[number] is not None:
+                key, kind = name.removeprefix("stats/").rsplit("/", 1)
+                stats.setdefault(key, {})[kind] = values[number]
+        lines.append({"episode_index": number, "stats": stats})
+    return lines

@@ -11,26 +11,30 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from demoreel.edit.clips import Clip, CutList
+from demoreel.edit.encode_policy import EncodePolicy, as_encoded, policies_of
 from demoreel.edit.features import View, together, view_of
-from demoreel.edit.footage import Footage, Shot, VideoOut, videos_of
-from demoreel.edit.in_place.plan import kept_footage, lance_layout, refuse_in_place
-from demoreel.edit.pace import Frames, frames_of
+from demoreel.edit.in_place.plan import kept_videos, lance_layout, refuse_in_place
 from demoreel.edit.packing import plan_camera
+from demoreel.edit.resample import Frames, frames_of
 from demoreel.edit.sources import open_unchanged
-from demoreel.edit.target_info import Form, Layout, refuse_other_rates, target_info
-from demoreel.edit.ways import Way, as_encoded, ways_of
+from demoreel.edit.target_info import Form, Layout, refuse_other_rates, target_info, with_audio
+from demoreel.edit.verbatim import Verbatim, plan_verbatim
+from demoreel.edit.video_plan import CameraClip, VideoOut, VideoPlan, videos_of
 from demoreel.errors import ArgumentError, OutOfRangeError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.columns import table_schema
 from demoreel.model import Feature, Info
+from demoreel.storage.links import refuse_links_out
+from demoreel.storage.store import is_uri
 
 _MB = 1024 * 1024
-_PLANNER = 2  # changes when the same cut list would be written differently
+_PLANNER = 4  # changes when the same cut list would be written differently
 _FILES_LOOKED_AT = 64
 _PICTURE_BYTES = 40_000  # a guess, where no file says how large pictures are
 
@@ -45,6 +49,7 @@ class TableOut:
         first: Its first clip.
         stop: One past its last.
         size: About how many bytes it will have.
+        clips: Its clips, in order, where others stand between the first and the last.
     """
 
     chunk: int
@@ -52,6 +57,12 @@ class TableOut:
     first: int
     stop: int
     size: int
+    clips: tuple[int, ...] = ()
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Its clips, in order."""
+        return self.clips or range(self.first, self.stop)
 
     def path(self, info: Info) -> str:
         """Return where it goes, relative to the dataset."""
@@ -71,14 +82,16 @@ class Plan:
         views: Their features, as the result sees them.
         missing: Features that some sources lack, and that are filled there.
         info: The result's ``info.json``.
-        layout: How it is to lie on disk.
+        form: How it is to lie on disk.
         positions: Where each clip's episode stands in its source.
         frames: The frames of that episode which become each clip.
         start: The first row of each clip in the result, and their number at the end.
         tasks: All texts that may occur, in the order of their new numbers.
         tables: The tables to be written.
-        footage: The videos to be written, by camera.
+        video_plans: The videos to be written, by camera.
         fingerprint: Equal for two plans only if they write the same.
+        dropped: What the sources hold or state, and the result will not, a sentence each.
+        verbatim: What a result that is to be verbatim takes from its source.
     """
 
     cutlist: CutList
@@ -86,14 +99,21 @@ class Plan:
     views: Sequence[View]
     missing: Mapping[str, Feature]
     info: Info
-    layout: Layout
+    form: Form
     positions: np.ndarray
     frames: Sequence[Frames]
     start: np.ndarray
     tasks: Sequence[str]
     tables: Sequence[TableOut]
-    footage: Mapping[str, Footage]
+    video_plans: Mapping[str, VideoPlan]
     fingerprint: str
+    dropped: Sequence[str] = ()
+    verbatim: Verbatim | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """How the result is to lie on disk."""
+        return self.form.layout
 
     @property
     def clips(self) -> tuple[Clip, ...]:
@@ -103,22 +123,49 @@ class Plan:
     @property
     def videos(self) -> list[VideoOut]:
         """The videos to be written."""
-        return list(videos_of(list(self.footage.values())))
+        return list(videos_of(list(self.video_plans.values())))
 
     @property
     def size(self) -> int:
         """About how many bytes will be written."""
-        return sum(t.size for t in self.tables) + sum(v.size for v in self.videos)
+        videos = sum(video.size for video in self.videos if video.whole != "linked")
+        return sum(table.size for table in self.tables) + videos
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the episodes are those of the only source: all of them, whole, in order."""
+        return _is_unchanged(self.readers, self.positions, self.frames)
+
+    @property
+    def has_same_features(self) -> bool:
+        """Whether the features are those of every source, by the same names."""
+        return all(
+            set(reader.info.features) == set(self.info.features)
+            and all(key == origin for key, origin in view.origin.items())
+            for reader, view in zip(self.readers, self.views, strict=True)
+        )
+
+    @property
+    def has_whole_episodes(self) -> bool:
+        """Whether every clip is all of an episode."""
+        lengths = np.concatenate([[0], *(reader.episodes.length for reader in self.readers)])
+        before = np.cumsum([1, *(len(reader.episodes) for reader in self.readers)])
+        return all(
+            numbers == range(int(lengths[before[clip.source] + position]))
+            for clip, position, numbers in zip(
+                self.clips, self.positions.tolist(), self.frames, strict=True
+            )
+        )
 
     def encodes(self, camera: str, clip: int) -> bool:
         """Whether pictures of a clip are encoded anew."""
-        return camera in self.footage and clip in self.footage[camera].encoded
+        return camera in self.video_plans and clip in self.video_plans[camera].encoded
 
     def summary(self) -> dict[str, Any]:
         """Return the plan in numbers, as ``--dry-run`` shows it."""
         encoded = {
-            camera: sum(video.encoded for video in footage.videos)
-            for camera, footage in self.footage.items()
+            camera: sum(video.encoded for video in of_camera.videos)
+            for camera, of_camera in self.video_plans.items()
         }
         return {
             "episodes": len(self.clips),
@@ -127,20 +174,22 @@ class Plan:
             "tables": len(self.tables),
             "videos": len(self.videos),
             "bytes": self.size,
-            "carried_frames": sum(self._carried(f) for f in self.footage.values()),
+            "carried_frames": sum(self._carried(f) for f in self.video_plans.values()),
             "encoded_frames": {camera: frames for camera, frames in encoded.items() if frames},
-            "black_clips": {c: len(f.blank) for c, f in self.footage.items() if f.blank},
+            "whole_clips": {c: len(f.whole) for c, f in self.video_plans.items() if f.whole},
+            "black_clips": {c: len(f.blank) for c, f in self.video_plans.items() if f.blank},
             "cameras": list(self.info.cameras),
+            "dropped": list(self.dropped),
             "fingerprint": self.fingerprint,
         }
 
-    def _carried(self, footage: Footage) -> int:
+    def _carried(self, of_camera: VideoPlan) -> int:
         """Return how many frames of a camera's new videos belong to no episode."""
-        if not footage.videos:
+        if not of_camera.videos:
             return 0
-        step = np.rint(footage.rate / self.info.fps).astype(np.int64)
+        step = np.rint(of_camera.rate / self.info.fps).astype(np.int64)
         spans = step * (np.diff(self.start) - 1) + 1
-        return sum(video.frames for video in footage.videos) - int(spans.sum())
+        return sum(video.frames for video in of_camera.videos) - int(spans.sum())
 
 
 def make_plan(cutlist: CutList, *, form: Form | None = None, in_place: bool = False) -> Plan:
@@ -155,8 +204,8 @@ def make_plan(cutlist: CutList, *, form: Form | None = None, in_place: bool = Fa
             its layout and its videos stay.
 
     Raises:
-        ArgumentError: There are no clips, a source has changed, sources do not fit together, or
-            it cannot be done in place.
+        ArgumentError: There are no clips, a source has changed or holds a link that leads out of
+            it, sources do not fit together, or it cannot be done in place.
         UnknownKeyError: A feature to be changed is not there.
         OutOfRangeError: A clip's episode or frames do not exist.
         VideoError: A video is missing or broken.
@@ -165,7 +214,12 @@ def make_plan(cutlist: CutList, *, form: Form | None = None, in_place: bool = Fa
         raise ArgumentError("There are no clips: the result would have no episodes.")
     form = form or Form()
     readers = open_unchanged(cutlist.sources)
+    for source in cutlist.sources:
+        if not is_uri(source.path):
+            refuse_links_out(Path(source.path))
     views = [view_of(r, s) for r, s in zip(readers, cutlist.sources, strict=True)]
+    if form.verbatim:
+        return _verbatim_plan(cutlist, readers, views, form)
     if in_place:
         form = replace(form, layout=lance_layout(cutlist, readers[0]))
         refuse_in_place(cutlist, readers[0], views[0])
@@ -176,20 +230,35 @@ def make_plan(cutlist: CutList, *, form: Form | None = None, in_place: bool = Fa
     positions = _positions(cutlist.clips, readers)
     frames = _frames(cutlist.clips, readers, form.fps)
     start = np.concatenate([[0], np.cumsum([len(numbers) for numbers in frames])]).astype(np.int64)
-    ways = ways_of(features, form)
+    policies = policies_of(features, form)
     fps = form.fps or readers[0].info.fps
-    features = {key: as_encoded(f, ways.get(key), fps) for key, f in features.items()}
-    info = target_info(readers, features, cutlist, positions, form, frames=int(start[-1]))
+    features = {key: as_encoded(f, policies.get(key), fps) for key, f in features.items()}
+    dropped: list[str] = []
+    info = target_info(
+        readers,
+        features,
+        cutlist,
+        positions,
+        form,
+        frames=int(start[-1]),
+        unchanged=_is_unchanged(readers, positions, frames),
+        dropped=dropped,
+    )
     table_schema(info.features.values())  # refuses what no table can hold
-    shots = [
-        Shot(clip.source, position, numbers)
+    camera_clips = [
+        CameraClip(clip.source, position, numbers)
         for clip, position, numbers in zip(cutlist.clips, positions.tolist(), frames, strict=True)
     ]
     if in_place:
-        footage = kept_footage(shots, readers[0], views[0], info)
+        video_plans = kept_videos(camera_clips, readers[0], views[0], info)
     else:
-        footage = _footage(shots, readers, views, info, ways)
-    tables = _tables(shots, readers, info)
+        video_plans = _video_plans(
+            camera_clips, readers, views, info, policies, drop_audio=form.drop_audio
+        )
+        dropped += [said for one in video_plans.values() for said in one.dropped]
+        heard = {key: one.has_audio for key, one in video_plans.items()}
+        info = with_audio(info, heard, [view.features for view in views], dropped)
+    tables = _tables(camera_clips, readers, info)
     tasks = _task_texts(cutlist, readers, positions)
     return Plan(
         cutlist=cutlist,
@@ -197,14 +266,62 @@ def make_plan(cutlist: CutList, *, form: Form | None = None, in_place: bool = Fa
         views=views,
         missing=missing,
         info=replace(info, total_tasks=len(tasks)),
-        layout=form.layout,
+        form=form,
         positions=positions,
         frames=frames,
         start=start,
         tasks=tasks,
         tables=tables,
-        footage=footage,
-        fingerprint=_fingerprint(cutlist, info, form, footage, tables),
+        video_plans=video_plans,
+        fingerprint=_fingerprint(cutlist, info, form, video_plans, tables),
+        dropped=tuple(dropped),
+    )
+
+
+def _verbatim_plan(
+    cutlist: CutList, readers: Sequence[Reader], views: Sequence[View], form: Form
+) -> Plan:
+    """Plan all episodes of the only source as they are."""
+    positions = _positions(cutlist.clips, readers)
+    frames = _frames(cutlist.clips, readers, None)
+    if not _is_unchanged(readers, positions, frames):
+        raise ArgumentError("Only all episodes of one dataset, whole and in order, stay verbatim.")
+    start = readers[0].episodes.start
+    found = plan_verbatim(readers[0], form)
+    per_row = _bytes_of_row(readers[0])
+    tables = []
+    for chunk, file, runs in found.tables:
+        numbers = tuple(number for first, stop in runs for number in range(first, stop))
+        size = sum(int(start[stop] - start[first]) for first, stop in runs) * per_row
+        clips = numbers if len(runs) > 1 else ()
+        tables.append(TableOut(chunk, file, numbers[0], numbers[-1] + 1, int(size), clips))
+    return Plan(
+        cutlist=cutlist,
+        readers=readers,
+        views=views,
+        missing={},
+        info=found.info,
+        form=form,
+        positions=positions,
+        frames=frames,
+        start=start,
+        tasks=(),
+        tables=tables,
+        video_plans=found.video_plans,
+        fingerprint=_fingerprint(cutlist, found.info, form, {}, (), seen=found.identity),
+        dropped=found.dropped,
+        verbatim=found,
+    )
+
+
+def _is_unchanged(
+    readers: Sequence[Reader], positions: np.ndarray, frames: Sequence[Frames]
+) -> bool:
+    if len(readers) != 1:
+        return False
+    lengths = readers[0].episodes.length.tolist()
+    return positions.tolist() == list(range(len(lengths))) and all(
+        numbers == range(length) for numbers, length in zip(frames, lengths, strict=True)
     )
 
 
@@ -233,38 +350,43 @@ def _frames(clips: Sequence[Clip], readers: Sequence[Reader], fps: float | None)
     ]
 
 
-def _footage(
-    shots: Sequence[Shot],
+def _video_plans(
+    camera_clips: Sequence[CameraClip],
     readers: Sequence[Reader],
     views: Sequence[View],
     info: Info,
-    ways: Mapping[str, Way],
-) -> dict[str, Footage]:
+    policies: Mapping[str, EncodePolicy],
+    *,
+    drop_audio: bool,
+) -> dict[str, VideoPlan]:
     return {
         key: plan_camera(
             info.features[key],
-            shots,
+            camera_clips,
             readers,
             [view.origin.get(key) for view in views],
             info,
-            ways[key],
+            policies[key],
+            drop_audio=drop_audio,
         )
         for key in info.video_keys
     }
 
 
-def _tables(shots: Sequence[Shot], readers: Sequence[Reader], info: Info) -> list[TableOut]:
+def _tables(
+    camera_clips: Sequence[CameraClip], readers: Sequence[Reader], info: Info
+) -> list[TableOut]:
     limit = info.data_files_size_in_mb * _MB
     per_row = [_bytes_of_row(reader) for reader in readers]
     tables: list[TableOut] = []
     first, size = 0, 0.0
-    for number, shot in enumerate(shots):
-        more = len(shot.frames) * per_row[shot.source]
+    for number, camera_clip in enumerate(camera_clips):
+        more = len(camera_clip.frames) * per_row[camera_clip.source]
         if number > first and (size + more > limit or info.version.startswith("v2")):
             tables.append(_table(tables, first, number, size, info))
             first, size = number, 0.0
         size += more
-    tables.append(_table(tables, first, len(shots), size, info))
+    tables.append(_table(tables, first, len(camera_clips), size, info))
     return tables
 
 
@@ -326,15 +448,17 @@ def _fingerprint(
     cutlist: CutList,
     info: Info,
     form: Form,
-    footage: Mapping[str, Footage],
+    video_plans: Mapping[str, VideoPlan],
     tables: Sequence[TableOut],
+    *,
+    seen: str = "",
 ) -> str:
     videos = [
-        (v.camera, v.chunk, v.file, v.seen, v.fps, [repr(piece) for piece in v.runs])
-        for v in videos_of(list(footage.values()))
+        (v.camera, v.chunk, v.file, v.seen, v.fps, v.audio, [repr(piece) for piece in v.runs])
+        for v in videos_of(list(video_plans.values()))
     ]
     added = [os.stat(a.values).st_mtime_ns for s in cutlist.sources for a in s.add.values()]
     listed = [(t.chunk, t.file, t.first, t.stop) for t in tables]
-    what = [_PLANNER, cutlist.to_json(), info.to_json(), asdict(form), videos, listed, added]
+    what = [_PLANNER, cutlist.to_json(), info.to_json(), asdict(form), videos, listed, added, seen]
     text = json.dumps(what, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

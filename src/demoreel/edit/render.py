@@ -5,29 +5,28 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from demoreel.edit.clips import CutList
-from demoreel.edit.lance_result import (
-    Tables,
-    copy_metadata,
-    make_rows_table,
-    make_videos_table,
-    sync_tables,
-)
 from demoreel.edit.metadata import write_metadata
 from demoreel.edit.plan import Plan, make_plan
-from demoreel.edit.statistics.recompute import recompute
 from demoreel.edit.target_info import Form
 from demoreel.edit.tasks import fragments_of, lance_tables, parts_of, tasks_of
-from demoreel.edit.verify import Verify, verify_pictures, verify_rows
-from demoreel.edit.written import LanceRows, ParquetTables, Written
+from demoreel.edit.verbatim import write_verbatim
+from demoreel.edit.verify import Verify, verify_rows, verify_videos
+from demoreel.edit.written import ParquetTables, Written, WrittenLanceRows
 from demoreel.errors import ArgumentError
 from demoreel.layouts.detect import open_reader
+from demoreel.layouts.lance import write as lance_write
+from demoreel.layouts.lance.schemas import LanceSchema
 from demoreel.run.local import LocalEngine
-from demoreel.run.staging import (
+from demoreel.run.task import Engine, Task, share
+from demoreel.stats.recompute import recompute
+from demoreel.storage.commit.files import refuse_overlap, sync_all, write_whole
+from demoreel.storage.commit.staging import (
     ORDER,
     Staging,
     forget,
@@ -35,10 +34,7 @@ from demoreel.run.staging import (
     staging,
     staging_folder,
     was_made,
-    write_whole,
 )
-from demoreel.run.task import Engine, Task, share
-from demoreel.storage.atomic import refuse_overlap, sync_tree
 from demoreel.storage.json_files import read_json
 from demoreel.storage.local import let_go_of
 
@@ -47,13 +43,16 @@ _KIND = "cut"
 Report = Callable[[float], None]
 """Called with the share of the bytes that are written, from 0 to 1."""
 
+Check = Callable[[Path, Collection[str]], None]
+"""Called with a folder, and the names of the tasks that were not done by an earlier attempt."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """What was written.
 
     Attributes:
-        path: Where, a URI if that is far away; not there yet after a shard.
+        path: Where, a URI if that is remote; not there yet after a shard.
         episodes: How many.
         frames: How many.
         bytes: Bytes of tables and videos that this call wrote.
@@ -61,6 +60,7 @@ class Rendered:
         committed: Whether the dataset is there.
         version: Of an edit in place, the version that it made.
         tasks: Into how many tasks the work was cut.
+        dropped: What the sources hold or state, and the result does not, a sentence each.
     """
 
     path: Path | str
@@ -71,6 +71,7 @@ class Rendered:
     committed: bool
     version: int | None = None
     tasks: int = 0
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def render(
     verification: Verify = "ends",
     report: Report | None = None,
     plan: Plan | None = None,
-    check: Callable[[Path], None] | None = None,
+    check: Check | None = None,
     remember: bool = False,
     besides: str = "",
     resumable: bool = True,
@@ -115,8 +116,8 @@ def render(
         verification: What is read back and compared before the target appears.
         report: Called with the share that is done.
         plan: The plan of this cut list, if it is made already.
-        check: Called with the folder when all is in it, before the target appears; what it raises
-            is raised here, and then nothing is kept. It may add to ``meta/``.
+        check: Called when all is in the folder, before the target appears; what it raises is
+            raised here, and then nothing is kept. It may add to ``meta/``.
         remember: Let the same call find that all is done, until ``forget_made``.
         besides: What ``check`` adds; a result with something else is not taken for this one.
         resumable: Whether Ctrl-C and a full disk leave something to go on from; a kill always does.
@@ -143,10 +144,12 @@ def render(
         remember=remember,
         resumable=resumable,
     ) as stage:
-        tasks = tasks_of(plan, stage)
+        compare, threads = verification == "full", getattr(engine, "threads", None)
+        tasks = tasks_of(plan, stage, compare=compare, threads=threads)
         undone, own = [], []
+        dropped = list(plan.dropped)
         if not stage.committed:
-            _note_order(stage, cutlist, form or Form())
+            _note_order(stage, cutlist, plan.form)
             undone = [task for task in tasks if stage.done(task.name) is None]
             own = undone if shard is None else _own(tasks, undone, shard)
             refuse_small_disk(place, sum(task.weight for task in own))
@@ -154,7 +157,8 @@ def render(
             finisher = _Finisher(plan, stage, verification, engine) if shard is None else None
             _run(own, engine, stage, report, finisher)
             if finisher is not None:
-                finisher.commit(check, recompute_stats=form is not None and form.recompute_stats)
+                finisher.commit(check, own, recompute_stats=plan.form.recompute_stats)
+                dropped += finisher.dropped
         return Rendered(
             path=place,
             episodes=len(plan.clips),
@@ -163,6 +167,7 @@ def render(
             resumed=len(tasks) - len(undone),
             committed=stage.committed,
             tasks=len(tasks),
+            dropped=tuple(dropped),
         )
 
 
@@ -274,13 +279,19 @@ class _Finisher:
         self._engine = engine
         self._lance = lance_tables(plan, stage)
         self._written = False
+        self.dropped: list[str] = []
 
     def write_metadata(self) -> None:
         if self._written:
             return
         plan, stage = self._plan, self._stage
         rows = self._rows_written()
-        write_metadata(plan, stage.dataset, parts_of(plan, stage), rows, engine=self._engine)
+        if plan.verbatim is not None:
+            write_verbatim(plan.readers[0], plan.verbatim, plan.layout, stage.dataset)
+            self._written = True
+            return
+        parts = parts_of(plan, stage)
+        self.dropped = write_metadata(plan, stage.dataset, parts, rows)
         self._written = True
         if self._verification != "none":
             result, full = open_reader(stage.dataset), self._verification == "full"
@@ -292,30 +303,48 @@ class _Finisher:
             return ParquetTables([stage.dataset / table.path(plan.info) for table in plan.tables])
         stage.settle()  # notes say which fragments there are
         fragments = fragments_of(plan, stage, "rows")
-        return LanceRows(make_rows_table(plan, self._lance, stage.dataset, fragments))
+        table = lance_write.make_rows_table(
+            self._lance, stage.dataset, plan.info, fragments, codec=plan.form.images_as
+        )
+        return WrittenLanceRows(table)
 
-    def _finish_tables(self, lance: Tables) -> None:
+    def _make_tables(self, lance: LanceSchema) -> None:
         dataset = self._stage.dataset
         self._stage.settle()
-        make_videos_table(lance, dataset, fragments_of(self._plan, self._stage, "videos"))
-        copy_metadata(lance, dataset)
-        sync_tables(dataset)
+        lance_write.make_videos_table(
+            lance, dataset, fragments_of(self._plan, self._stage, "videos")
+        )
+        lance_write.make_copy(lance, dataset)
 
     def commit(
-        self, check: Callable[[Path], None] | None, *, recompute_stats: bool = False
+        self, check: Check | None, tasks: Sequence[Task], *, recompute_stats: bool = False
     ) -> None:
         self.write_metadata()
-        if self._lance is not None:
-            self._finish_tables(self._lance)
-        if self._verification != "none":
-            full = self._verification == "full"
-            verify_pictures(self._plan, open_reader(self._stage.dataset), full=full)
-            let_go_of(self._stage.dataset)
+        with ThreadPoolExecutor(1, "demoreel-tables") as thread:
+            settling: Future[None] | None = None
+            if self._lance is not None:
+                self._make_tables(self._lance)
+                settling = thread.submit(
+                    lance_write.finish_tables, self._lance, self._stage.dataset
+                )
+            self._look(check, tasks)
+            if settling is not None:
+                settling.result()
         if recompute_stats:
             recompute(self._stage.dataset, numbers=False, pictures="missing")
-        if check is not None:
-            check(self._stage.dataset)
-            let_go_of(self._stage.dataset)
         self._stage.settle()
-        sync_tree(self._stage.dataset / "meta")
+        sync_all((self._stage.dataset / "meta").rglob("*"))
         self._stage.commit()
+
+    def _look(self, check: Check | None, tasks: Sequence[Task]) -> None:
+        """Compare the result with its sources, and let the caller do so."""
+        dataset = self._stage.dataset
+        if self._verification != "none" and self._plan.verbatim is None:
+            full = self._verification == "full"
+            verify_videos(self._plan, open_reader(dataset), full=full)
+            let_go_of(dataset)
+        if check is not None:
+            if self._plan.verbatim is not None:
+                self._stage.settle()  # what is copied whole is on disk already
+            check(dataset, {task.name for task in tasks})
+            let_go_of(dataset)

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from demoreel.edit.clips import CutList
-from demoreel.edit.far import render_anywhere
 from demoreel.edit.plan import Plan, make_plan
+from demoreel.edit.remote import render_anywhere
 from demoreel.edit.render import Rendered, Report, forget_made, made_before
 from demoreel.edit.target_info import Form
 from demoreel.edit.verify import Verify
-from demoreel.storage.atomic import refuse_existing, refuse_overlap
-from demoreel.storage.far.send import refuse_far_overlap, refuse_far_target
-from demoreel.storage.far.uris import is_far
+from demoreel.storage.commit.files import refuse_existing, refuse_overlap
+from demoreel.storage.remote.send import refuse_remote_overlap, refuse_remote_target
+from demoreel.storage.store import is_uri
 
 Progress = Callable[[str], AbstractContextManager[Report | None]]
 """Given a target, yields what is called with the share of it that is written."""
@@ -41,11 +41,11 @@ def plan_several(
     plans = {target: make_plan(cutlist, form=form) for target, cutlist in cuts.items()}
     for target, plan in plans.items():
         for source in cuts[target].sources:
-            refuse_far_overlap(source.path, target)
-            if not is_far(target) and not is_far(source.path):
+            refuse_remote_overlap(source.path, target)
+            if not is_uri(target) and not is_uri(source.path):
                 refuse_overlap(source.path, Path(target))
-        if is_far(target):
-            refuse_far_target(target, overwrite=overwrite)
+        if is_uri(target):
+            refuse_remote_target(target, overwrite=overwrite)
         elif not made_before(Path(target), plan, verification=verification):
             refuse_existing(Path(target))
     return plans
@@ -62,7 +62,7 @@ def render_several(
 ) -> list[Rendered]:
     """Write several datasets, one after the other.
 
-    After a kill, Ctrl-C or a full disk the same call goes on where that was; what lies far away,
+    After a kill, Ctrl-C or a full disk the same call goes on where that was; what is remote,
     source or target, is not remembered.
 
     Args:
@@ -100,4 +100,4 @@ def render_several(
 
 
 def _lies_here(target: str, cutlist: CutList) -> bool:
-    return not is_far(target) and not any(is_far(source.path) for source in cutlist.sources)
+    return not is_uri(target) and not any(is_uri(source.path) for source in cutlist.sources)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from demoreel.edit.clips import Source
 from demoreel.errors import ArgumentError
-from demoreel.layouts.base import Reader
+from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.lance_reader import LanceReader
+from demoreel.layouts.lance.reader import LanceReader
+from demoreel.layouts.pending import refuse_waiting
 from demoreel.read.dataset import Dataset
-from demoreel.storage.far.folder import FarFolder
-from demoreel.storage.far.uris import is_far, open_far
+from demoreel.storage.remote.folder import RemoteFolder, open_remote
+from demoreel.storage.store import is_uri
 
 _METADATA = ("info.json", "stats.json", "tasks", "episodes")
 _MOST_READERS = 64
+_MOST_KEPT = 64 << 20
+_BYTES_OF_TEXT = 4096  # more than a text, or a list of language rows, takes
 
 
 def identity_of(reader: Reader) -> str:
@@ -27,7 +32,7 @@ def identity_of(reader: Reader) -> str:
 
     Equal for a copy of the dataset. Cost: reads all of ``meta/``.
     """
-    _ = reader.episodes  # which brings what lies far away still
+    _ = reader.episodes  # which brings what is remote still
     meta = reader.meta
     digest = hashlib.sha256(reader.layout.encode())
     for path in sorted(meta.rglob("*")):
@@ -43,38 +48,38 @@ def identity_of(reader: Reader) -> str:
 
 
 # By URI: a cut list names places, and says nothing of the credentials that opened them.
-_far_folders: dict[str, FarFolder] = {}
+_remote_folders: dict[str, RemoteFolder] = {}
 
 
-def remember_far(folder: FarFolder) -> str:
+def remember_remote(folder: RemoteFolder) -> str:
     """Let sources of this URI be opened as this folder was; return the URI."""
-    _far_folders[folder.uri] = folder
+    _remote_folders[folder.uri] = folder
     return folder.uri
 
 
-def far_folder(source: Source) -> FarFolder:
-    """Return the folder of a source that lies far away.
+def remote_folder(source: Source) -> RemoteFolder:
+    """Return the folder of a remote source.
 
     Raises:
         DatasetNotFoundError: It is not there.
         StoreError: The store does not answer.
     """
-    if source.path not in _far_folders:
-        remember_far(open_far(source.path, with_versions=source.version is not None))
-    return _far_folders[source.path]
+    if source.path not in _remote_folders:
+        remember_remote(open_remote(source.path, with_versions=source.version is not None))
+    return _remote_folders[source.path]
 
 
-def far_dataset_in(dataset: object) -> Dataset | None:
-    """Return the dataset that torch's reads from afar; its folder is a copy of the metadata."""
+def remote_dataset_in(dataset: object) -> Dataset | None:
+    """Return the dataset that torch's reads remotely; its folder is a copy of the metadata."""
     inner = getattr(dataset, "reader", None)
     return inner if isinstance(inner, Dataset) and inner.uri is not None else None
 
 
 @lru_cache(maxsize=_MOST_READERS)
 def _opened(path: str, identity: str, version: int | None) -> Reader:
-    if is_far(path):
-        folder = far_folder(Source(path, identity, version=version))
-        return open_reader(folder.local, version=version, far=folder)
+    if is_uri(path):
+        folder = remote_folder(Source(path, identity, version=version))
+        return open_reader(folder.local, version=version, remote=folder)
     return open_reader(Path(path), version=version)
 
 
@@ -93,12 +98,15 @@ def open_unchanged(sources: Sequence[Source]) -> list[Reader]:
 
     Raises:
         ArgumentError: A source has changed since.
+        UnfinishedError: Saved episodes of one wait to be encoded.
         DatasetNotFoundError: One is not there.
         MetadataError: Its metadata are broken.
     """
     _opened.cache_clear()
     readers = []
     for source in sources:
+        if source.version is None and not is_uri(source.path):
+            refuse_waiting(Path(source.path), "cut")
         reader = open_source(source)
         if source.identity and identity_of(reader) != source.identity:
             raise ArgumentError(
@@ -127,3 +135,57 @@ def added_values(path: str) -> np.ndarray:
     if not isinstance(values, np.ndarray) or values.ndim == 0:
         raise ArgumentError("The values of a feature are not an array of rows.", file=path)
     return values
+
+
+class _Kept:
+    """Columns of stretches of episodes, as long as they are small together."""
+
+    def __init__(self) -> None:
+        self._stretches: list[tuple[int, int, Mapping[str, Column]]] = []
+        self._room = _MOST_KEPT
+
+    def find(self, reader: Reader, first: int, stop: int) -> Mapping[str, Column] | None:
+        start = reader.episodes.start
+        for begin, end, columns in self._stretches:
+            if begin <= first and stop <= end:
+                rows = slice(int(start[first] - start[begin]), int(start[stop] - start[begin]))
+                return {key: column[rows] for key, column in columns.items()}
+        return None
+
+    def keep(self, first: int, stop: int, columns: Mapping[str, Column]) -> None:
+        size = sum(
+            column.nbytes if isinstance(column, np.ndarray) else len(column) * _BYTES_OF_TEXT
+            for column in columns.values()
+        )
+        if size <= self._room:
+            self._room -= size
+            self._stretches.append((first, stop, columns))
+
+
+_remembering: WeakKeyDictionary[Reader, _Kept] = WeakKeyDictionary()
+
+
+@contextmanager
+def remembering(reader: Reader) -> Iterator[None]:
+    """Keep what ``rows_of_source`` reads of a source in the block, up to 64 MB of it."""
+    _remembering[reader] = _Kept()
+    try:
+        yield
+    finally:
+        _remembering.pop(reader, None)
+
+
+def rows_of_source(reader: Reader, first: int, stop: int) -> Mapping[str, Column]:
+    """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1.
+
+    As the reader's own ``rows_once``; rows that were read before and are remembered cost nothing.
+    They must not be changed.
+    """
+    kept = _remembering.get(reader)
+    if kept is None:
+        return reader.rows_once(first, stop)
+    found = kept.find(reader, first, stop)
+    if found is None:
+        found = reader.rows_once(first, stop)
+        kept.keep(first, stop, found)
+    return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,17 +17,21 @@ import pyarrow.parquet as pq
 
 from demoreel.edit.clips import Clip, Source
 from demoreel.edit.features import View, feature_of
-from demoreel.edit.pace import Frames, earlier, frames_of, gathered
-from demoreel.edit.recent_rows import rows_of_source
-from demoreel.edit.sources import added_values, open_source
-from demoreel.edit.statistics.facts import Facts
+from demoreel.edit.resample import Frames, earlier, frames_of, gathered
+from demoreel.edit.sources import added_values, open_source, rows_of_source
 from demoreel.layouts.base import Column, Reader
-from demoreel.layouts.columns import table_schema, to_arrow
+from demoreel.layouts.columns import image_steps, rows_at_once, table_schema, to_arrow
+from demoreel.layouts.writing import TableWriter
 from demoreel.media.picture_encode import PictureCodec, encode_picture
-from demoreel.model import Feature
-from demoreel.run.staging import write_whole
+from demoreel.model import DEFAULT_FEATURES, Feature
+from demoreel.stats.columns import Facts
+from demoreel.storage.commit.files import write_whole
+
+Images = Callable[[int, int], list[bytes]]
+"""Reads a clip's images, encoded: from a frame to another."""
 
 _ROWS_AT_ONCE = 1 << 16
+_IMAGES_AT_ONCE = 256
 _EVENTS = "language_events"  # said once, at one row; the other language stands in every row
 
 
@@ -48,6 +53,9 @@ class TableJob:
         start: Its first row's new ``index``.
         tasks: The new number of each text.
         fps: Frames per second.
+        verbatim: Whether rows keep their numbers, and nothing needs to be known of episodes.
+        images_as: Of lance-frames that is verbatim: how images are encoded.
+        threads: How many encode them; None is every core.
     """
 
     folder: str
@@ -63,12 +71,15 @@ class TableJob:
     start: int
     tasks: Mapping[str, int]
     fps: float
+    verbatim: bool = False
+    images_as: PictureCodec | None = None
+    threads: int | None = None
 
 
 def write_tables(job: TableJob) -> dict[str, Any]:
     """Write tables, and beside them what the commit must know of each of their episodes.
 
-    Memory: the numbers of 65,536 rows, and the pictures of one clip.
+    Memory: the numbers of 65,536 rows or, where they are many, of an episode; 32 MB of images.
 
     Raises:
         TableError: A source's table is missing or damaged.
@@ -76,64 +87,155 @@ def write_tables(job: TableJob) -> dict[str, Any]:
     """
     folder = Path(job.folder)
     facts = Facts(job.features, list(job.tasks))
-    rows = numbered_clips(job, facts)
+    rows = verbatim_rows(job, by_episode=True) if job.verbatim else numbered_pieces(job, facts)
     files = []
     for name, clips in job.tables:
         write_whole(folder / "dataset" / name, partial(_write, job.features, rows, clips))
         files.append(f"dataset/{name}")
-    files.append(f"parts/{job.name}.parquet")
-    write_whole(folder / files[-1], lambda path: pq.write_table(facts.table(), path))
+    files += write_facts(job, facts)
     return {"files": {name: os.path.getsize(folder / name) for name in files}}
 
 
+def write_facts(job: TableJob, facts: Facts) -> list[str]:
+    """Write what the commit must know of episodes, and return the files' names."""
+    if job.verbatim:
+        return []
+    part = f"parts/{job.name}.parquet"
+    write_whole(Path(job.folder) / part, lambda path: pq.write_table(facts.table(), path))
+    return [part]
+
+
 def _write(
-    features: Mapping[str, Feature], rows: Iterator[dict[str, Column]], clips: int, path: Path
+    features: Mapping[str, Feature],
+    rows: Iterator[Iterator[dict[str, Column]]],
+    clips: int,
+    path: Path,
 ) -> None:
-    """Write the next clips into a table, a row group each."""
+    """Write the next clips into a table: a row group each, or several if there are images."""
     schema = table_schema(features.values())
-    # A dictionary of floats, or of numbers that never repeat, costs time and room.
-    repeated = [key for key, feature in features.items() if _repeats(feature)]
-    with (
-        pa.OSFile(os.fspath(path), "wb") as sink,
-        pq.ParquetWriter(sink, schema, use_dictionary=repeated) as writer,
-    ):
-        for columns in itertools.islice(rows, clips):
+    with TableWriter(path, schema) as writer:
+        for columns in itertools.chain.from_iterable(itertools.islice(rows, clips)):
             length = len(columns["index"])
             arrays = [to_arrow(columns[k], features[k], length=length) for k in schema.names]
-            table = pa.Table.from_arrays(arrays, schema=schema)
-            writer.write_table(table, row_group_size=length)
+            writer.write(pa.Table.from_arrays(arrays, schema=schema))
 
 
 def numbered_clips(job: TableJob, facts: Facts) -> Iterator[dict[str, Column]]:
-    """Yield the columns of one clip after the other, as they go into the tables."""
+    """Yield the columns of one clip after the other, as they go into the tables; no images."""
+    for pieces in numbered_pieces(job, facts):
+        yield from pieces
+
+
+def numbered_pieces(job: TableJob, facts: Facts) -> Iterator[Iterator[dict[str, Column]]]:
+    """Yield the rows of one clip after the other, in pieces: of images, some are read at a time."""
     row = job.start
-    for number, (clip, columns) in enumerate(_clips(job)):
+    for number, (clip, columns, images) in enumerate(_clips(job)):
         task = _tasks(job, clip, columns)
         rate = open_source(job.sources[clip.source]).info.fps
         time = _timestamps(columns.get("timestamp"), clip, rate, job.fps, len(task))
         made = _numbered(columns, task, job.episode + number, row, time)
         facts.add(made)
         row += len(task)
-        yield made
+        yield _pieces(made, images, len(task))
 
 
-def _repeats(feature: Feature) -> bool:
-    if feature.key in ("index", "frame_index"):
-        return False
-    return feature.is_string or (feature.is_numeric and feature.numpy_dtype.kind in "iub")
+def verbatim_rows(job: TableJob, *, by_episode: bool) -> Iterator[Iterator[dict[str, Column]]]:
+    """Yield the rows of episodes as they are in the only source, in pieces.
+
+    Args:
+        job: What is written.
+        by_episode: Whether pieces end with each episode, or with what was read in one go.
+    """
+    reader = open_source(job.sources[0])
+    start = reader.episodes.start
+    for places in _windows(job):
+        positions = np.array([job.positions[place] for place in places])
+        for run in np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1):
+            first, stop = int(run[0]), int(run[-1]) + 1
+            columns = default_columns(reader, first, stop)
+            columns.update(rows_of_source(reader, first, stop))
+            ends = range(first, stop + 1) if by_episode else (first, stop)
+            for begin, end in itertools.pairwise(ends):
+                rows = slice(int(start[begin] - start[first]), int(start[end] - start[first]))
+                part = {key: column[rows] for key, column in columns.items()}
+                yield _verbatim_pieces(job, reader, (begin, end), part)
 
 
-def _clips(job: TableJob) -> Iterator[tuple[Clip, dict[str, Column]]]:
-    """Yield each clip with its columns: the source's, by their new names, added and filled ones."""
+def _verbatim_pieces(
+    job: TableJob, reader: Reader, episodes: tuple[int, int], columns: dict[str, Column]
+) -> Iterator[dict[str, Column]]:
+    if job.images_as is not None and reader.info.cameras:
+        from demoreel.read.transcode import encoded_pictures
+
+        at = 0
+        first, stop = episodes
+        encoded = encoded_pictures(
+            reader, first=first, stop=stop, codec=job.images_as, threads=job.threads
+        )
+        with closing(encoded) as portions:  # threads that encode wait to be told
+            for images in portions:
+                end = at + len(next(iter(images.values())))
+                yield {**{key: column[at:end] for key, column in columns.items()}, **images}
+                at = end
+        return
+    cameras = [key for key, feature in job.features.items() if feature.is_image]
+    first, stop = (int(reader.episodes.start[position]) for position in episodes)
+    rows = np.arange(first, stop)
+    most = _IMAGES_AT_ONCE if cameras else len(rows)
+    for at, end in image_steps(reader.encoded, rows, cameras, most):
+        part = {key: column[at:end] for key, column in columns.items()}
+        yield part | {key: reader.encoded(rows[at:end], key) for key in cameras}
+
+
+def default_columns(reader: Reader, first: int, stop: int) -> dict[str, Column]:
+    """Return the columns that every dataset should have, for those whose info.json lacks some."""
+    if all(key in reader.info.features for key in DEFAULT_FEATURES):
+        return {}
+    episodes = reader.episodes
+    length = episodes.length[first:stop]
+    row = np.arange(int(episodes.start[first]), int(episodes.start[stop]))
+    frame = row - np.repeat(episodes.start[first:stop], length)
+    return {
+        "timestamp": (frame / reader.info.fps).astype(np.float32),
+        "frame_index": frame,
+        "episode_index": np.repeat(episodes.episode_index[first:stop], length),
+        "index": row,
+        "task_index": np.zeros(len(row), np.int64),
+    }
+
+
+def _pieces(
+    columns: dict[str, Column], images: Mapping[str, Images], length: int
+) -> Iterator[dict[str, Column]]:
+    if not images:
+        yield columns
+        return
+    rows = np.arange(length)
+    keys = list(images)
+
+    def first_of(at: np.ndarray, key: str) -> list[bytes]:
+        return images[key](int(at[0]), int(at[0]) + 1)
+
+    for first, stop in image_steps(first_of, rows, keys, length):
+        part = {key: column[first:stop] for key, column in columns.items()}
+        yield part | {key: read(first, stop) for key, read in images.items()}
+
+
+def _clips(job: TableJob) -> Iterator[tuple[Clip, dict[str, Column], dict[str, Images]]]:
+    """Yield each clip with its columns: the source's, by their new names, added and filled ones.
+
+    Images come as what reads them.
+    """
     for places in _windows(job):
         window = _Window(job, places)
         for place in places:
-            yield job.clips[place], window.columns(place)
+            yield job.clips[place], window.columns(place), window.images(place)
 
 
 def _windows(job: TableJob) -> Iterator[list[int]]:
     """Group clips whose episodes are close together in one source: they are read in one go."""
     readers = [open_source(source) for source in job.sources]
+    most = [rows_at_once(reader.info.features.values(), _ROWS_AT_ONCE) for reader in readers]
     group: list[int] = []
     low = high = 0
     for place, clip in enumerate(job.clips):
@@ -145,7 +247,7 @@ def _windows(job: TableJob) -> Iterator[list[int]]:
                 # Each has a table of its own, and that of an episode left out may be missing.
                 same = same and low - 1 <= position <= high + 1
             wider = (min(low, position), max(high, position))
-            if not same or start[wider[1] + 1] - start[wider[0]] > _ROWS_AT_ONCE:
+            if not same or start[wider[1] + 1] - start[wider[0]] > most[clip.source]:
                 yield group
                 group = []
         low, high = (min(low, position), max(high, position)) if group else (position, position)
@@ -183,13 +285,23 @@ class _Window:
             if origin is None:
                 values = added_values(self._view.added[key])[rows]
                 found[key] = values.reshape(len(rows), *feature.item_shape)
-            elif feature.is_image:
-                found[key] = self._reader.encoded(rows, origin)
             elif feature.is_language:
                 found[key] = self._language(clip, frames, origin, begin - self._begin)
-            elif not feature.is_video:
+            elif not feature.is_camera:
                 found[key] = _of_rows(self._columns[origin], rows - self._begin)
         return found | self._filled(len(rows))
+
+    def images(self, place: int) -> dict[str, Images]:
+        """Return what reads the images of a clip, by key: encoded, from a frame to another."""
+        job, clip = self._job, self._job.clips[place]
+        begin = int(self._reader.episodes.start[job.positions[place]])
+        rows = begin + np.array(frames_of(clip, rate=self._reader.info.fps, fps=job.fps))
+        encoded = self._reader.encoded
+        return {
+            key: partial(_encoded, encoded, rows, origin)
+            for key, feature in job.features.items()
+            if feature.is_image and (origin := self._view.origin.get(key)) is not None
+        }
 
     def _language(self, clip: Clip, frames: Frames, key: str, begin: int) -> list[Any]:
         """Return language rows in the clip's own time; events of rows left out go to others."""
@@ -216,6 +328,16 @@ class _Window:
             elif not feature.is_video:
                 filled[key] = ["" if feature.is_string else [] for _ in range(length)]
         return filled
+
+
+def _encoded(
+    read: Callable[[np.ndarray, str], list[bytes]],
+    rows: np.ndarray,
+    key: str,
+    first: int,
+    stop: int,
+) -> list[bytes]:
+    return read(rows[first:stop], key)
 
 
 def _of_rows(column: Column, rows: np.ndarray) -> Column:

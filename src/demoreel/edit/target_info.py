@@ -9,8 +9,10 @@ from typing import Any, Literal, TypedDict, get_args
 import numpy as np
 
 from demoreel.edit.clips import CutList
+from demoreel.edit.stated import merged_keys, merged_splits
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
+from demoreel.media.picture_encode import CodecName, PictureCodec, Subsampling
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
 
 Layout = Literal["v3.0", "v2.1", "lance-video", "lance-native", "lance-frames"]
@@ -22,6 +24,8 @@ LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 _FASTEST = 10_000
 _V2_ONLY = ("total_videos", "total_chunks")
 _NOT_INHERITED = (*_V2_ONLY, "storage_format")
+_HAS_AUDIO, _AUDIO = "has_audio", "audio."
+_OLD_INFO = "video_info"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,15 @@ class Form:
         images: ``video`` makes videos of cameras whose pictures lie in the tables.
         recompute_stats: Decode the result's pictures where no source has counted their levels, so
             that all statistics are exact.
+        drop_audio: Leave the audio of videos out. It is copied otherwise, and what cannot be is
+            refused.
+        verbatim: Whether all episodes of the only source stay as they are: videos byte for byte,
+            numbers and metadata unchanged.
+        link: Of verbatim Lance layouts: leave the videos where they are, and point at them.
+        table: Of lance-video and lance-frames: the table's name; None is the target folder's.
+        image_codec: Of verbatim lance-frames: how images are encoded; None keeps their bytes.
+        jpeg_quality: Its quality, where it is ``jpeg``.
+        jpeg_subsampling: Its subsampling.
     """
 
     layout: Layout = "v3.0"
@@ -63,6 +76,13 @@ class Form:
     cameras: Sequence[str] | None = None
     images: Images = "keep"
     recompute_stats: bool = False
+    drop_audio: bool = False
+    verbatim: bool = False
+    link: bool = False
+    table: str | None = None
+    image_codec: CodecName | None = None
+    jpeg_quality: int = 95
+    jpeg_subsampling: Subsampling = 2
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense, before anything is looked at."""
@@ -75,6 +95,12 @@ class Form:
                 "There is no codec to encode the cameras with.",
                 hint="ask for one: vcodec='h264' (--vcodec h264)",
             )
+
+    @property
+    def images_as(self) -> PictureCodec:
+        """How images in rows are encoded."""
+        name = self.image_codec or "source"
+        return PictureCodec(name, self.jpeg_quality, self.jpeg_subsampling)
 
 
 class FormOptions(TypedDict, total=False):
@@ -94,6 +120,7 @@ class FormOptions(TypedDict, total=False):
     cameras: Sequence[str] | None
     images: Images
     recompute_stats: bool
+    drop_audio: bool
 
 
 def target_info(
@@ -104,6 +131,8 @@ def target_info(
     form: Form,
     *,
     frames: int,
+    unchanged: bool,
+    dropped: list[str],
 ) -> Info:
     """Return the result's info; its number of tasks is not known yet.
 
@@ -114,6 +143,8 @@ def target_info(
         positions: Where each clip's episode stands in its source.
         form: How the result is to lie on disk.
         frames: How many it will have.
+        unchanged: Whether its episodes are those of its only source.
+        dropped: Takes a sentence for what sources state and the result will not.
 
     Raises:
         ArgumentError: The layout is unknown, or a size makes no sense.
@@ -152,23 +183,25 @@ def target_info(
         robot_type=_one_robot(readers),
         total_episodes=total,
         total_frames=frames,
-        splits=_splits(readers, cutlist, positions),
-        extra=_extra(first, form),
+        splits=merged_splits(
+            [reader.info.splits for reader in readers],
+            np.array([clip.source for clip in cutlist.clips]),
+            positions,
+            unchanged=unchanged,
+            dropped=dropped,
+        ),
+        extra=_extra(readers, form, dropped),
         **bounds,
     )
 
 
-def _extra(first: Info, form: Form) -> dict[str, Any]:
-    kept = {name: value for name, value in first.extra.items() if name not in _NOT_INHERITED}
+def _extra(readers: Sequence[Reader], form: Form, dropped: list[str]) -> dict[str, Any]:
+    kept = merged_keys(readers, _NOT_INHERITED, dropped)
     return {**kept, "storage_format": "lance"} if form.layout == "lance-native" else kept
 
 
 def _refuse_impossible(layout: Layout, features: Mapping[str, Feature]) -> None:
-    """Refuse a layout that cannot hold the cameras as they are.
-
-    Raises:
-        ArgumentError: Pictures lie in videos, and lance-frames has none; or the other way round.
-    """
+    """Refuse a layout that cannot hold the cameras as they are."""
     filmed = [key for key, feature in features.items() if feature.is_video]
     pictured = [key for key, feature in features.items() if feature.is_image]
     if layout == "lance-frames" and filmed:
@@ -209,8 +242,10 @@ def _as_written_today(feature: Feature) -> Feature:
     """
     if not feature.is_camera:
         return feature
-    extra = {name: value for name, value in feature.extra.items() if name != "video_info"}
-    return replace(feature, extra=extra, names=feature.names or _dimensions(feature))
+    extra = {name: value for name, value in feature.extra.items() if name != _OLD_INFO}
+    old = feature.extra.get(_OLD_INFO)
+    info = {**old, **feature.info} if isinstance(old, Mapping) else feature.info
+    return replace(feature, extra=extra, info=info, names=feature.names or _dimensions(feature))
 
 
 def _dimensions(feature: Feature) -> list[str] | None:
@@ -225,31 +260,62 @@ def _one_robot(readers: Sequence[Reader]) -> str | None:
     return robots.pop() if len(robots) == 1 else None
 
 
-def _splits(readers: Sequence[Reader], cutlist: CutList, positions: np.ndarray) -> dict[str, str]:
-    """Return the sources' splits as ranges of the result, or one where they are no ranges there."""
-    total = len(cutlist.clips)
-    whole = {"train": f"0:{total}"}
-    names: list[str | None] = []
-    for clip, position in zip(cutlist.clips, positions.tolist(), strict=True):
-        names.append(_split_of(readers[clip.source].info.splits, position))
-    ranges: dict[str, str] = {}
-    at = 0
-    while at < total:
-        stop = next((n for n in range(at, total) if names[n] != names[at]), total)
-        name = names[at]
-        if name is None or name in ranges:
-            return whole
-        ranges[name] = f"{at}:{stop}"
-        at = stop
-    return ranges
+def with_audio(
+    info: Info,
+    heard: Mapping[str, bool],
+    sources: Sequence[Mapping[str, Feature]],
+    dropped: list[str],
+) -> Info:
+    """Return the info with what is true of the audio of its cameras' videos.
+
+    Args:
+        info: What the result will be.
+        heard: For each camera, whether its videos will have audio.
+        sources: The sources' features, by the result's names.
+        dropped: Takes a sentence for what is stated and is not true of the result.
+    """
+    features = dict(info.features)
+    for key, has_audio in heard.items():
+        stated = [one[key].info for one in sources if key in one]
+        features[key] = said_of_audio(features[key], has_audio, stated, dropped)
+    return replace(info, features=features)
 
 
-def _split_of(splits: Mapping[str, str], position: int) -> str | None:
-    for name, text in splits.items():
-        first, _, last = str(text).partition(":")
-        if first.isdigit() and last.isdigit() and int(first) <= position < int(last):
-            return name
-    return None
+def said_of_audio(
+    feature: Feature,
+    has_audio: bool,
+    stated: Sequence[Mapping[str, Any]] = (),
+    dropped: list[str] | None = None,
+) -> Feature:
+    """Return a camera with ``has_audio`` and ``audio.*`` as they are true of its videos.
+
+    Args:
+        feature: The camera.
+        has_audio: Whether its videos have audio.
+        stated: What the sources say of the camera.
+        dropped: Takes a sentence for what they say and is not true any more.
+    """
+    said = [info for info in stated or [feature.info] if info.get("has_audio")]
+    details: dict[str, Any] = {}
+    for name in dict.fromkeys(n for info in said for n in info if n.startswith(_AUDIO)):
+        values = [info.get(name) for info in said]
+        if has_audio and all(value == values[0] for value in values):
+            details[name] = values[0]
+        elif has_audio and dropped is not None:
+            dropped.append(f"{feature.key}: {name}, which the sources say differently")
+    if said and not has_audio and dropped is not None:
+        dropped.append(f"{feature.key}: has_audio is false now, and audio.* is gone from info.json")
+    if not has_audio and not any(n == _HAS_AUDIO or n.startswith(_AUDIO) for n in feature.info):
+        return feature  # nothing is said of audio, and there is none
+
+    def corrected(info: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {n: v for n, v in info.items() if not n.startswith(_AUDIO)}
+        return {**kept, _HAS_AUDIO: has_audio, **details}
+
+    extra = dict(feature.extra)
+    if isinstance(extra.get(_OLD_INFO), Mapping):
+        extra[_OLD_INFO] = corrected(extra[_OLD_INFO])
+    return replace(feature, info=corrected(feature.info), extra=extra)
 
 
 def refuse_other_rates(readers: Sequence[Reader]) -> None:

@@ -12,12 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from demoreel.edit.clips import Source
-from demoreel.edit.footage import Blank, Run, Take, VideoOut, run_of
+from demoreel.edit.compare import compare_copy
+from demoreel.edit.exact import joined_header
 from demoreel.edit.sources import open_source
+from demoreel.edit.video_plan import Blank, CopiedRun, PacketTake, VideoOut, audio_of, run_of
 from demoreel.errors import VideoError
+from demoreel.media.audio import AudioSpan
 from demoreel.media.mp4 import Description, read_description
 from demoreel.media.mp4_write import PacketRun, signature, write_packets
-from demoreel.run.staging import write_whole
+from demoreel.media.video import Video
+from demoreel.storage.commit.files import write_whole
+from demoreel.storage.write_out import copy_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +34,14 @@ class VideoJob:
         sources: The cut list's sources.
         keys: The camera's key in each of them; None where it has none.
         videos: What they are made of, and where each goes, relative to the dataset.
+        compare: Whether what is copied whole is compared with its source.
     """
 
     folder: str
     sources: Sequence[Source]
     keys: Sequence[str | None]
     videos: Sequence[tuple[str, VideoOut]]
+    compare: bool = False
 
 
 def write_videos(job: VideoJob) -> dict[str, Any]:
@@ -53,9 +60,49 @@ def write_videos(job: VideoJob) -> dict[str, Any]:
 
 
 def _write(job: VideoJob, video: VideoOut, path: Path) -> None:
+    if video.whole is not None:
+        _copy(job, video, path)
+        return
     with packets_of(video, job.sources, job.keys, Path(job.folder)) as (runs, description):
-        frames = write_packets(path, runs, description=description, fps=video.fps)
+        audio = heard_in(video, job)
+        frames = write_packets(path, runs, description=description, fps=video.fps, audio=audio)
     refuse_other_length(video, frames)
+
+
+def whole_video(job: VideoJob, video: VideoOut) -> Video:
+    """Return the source of a video that stays as it is."""
+    return open_source(job.sources[0]).clip(video.episode, video.camera).video
+
+
+def _copy(job: VideoJob, video: VideoOut, path: Path) -> None:
+    source = whole_video(job, video).file
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        copy_bytes(source, handle)
+        if job.compare:  # while the disk is still writing
+            compare_copy(source, handle, 0)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def heard_in(video: VideoOut, job: VideoJob) -> list[AudioSpan]:
+    """Return the audio that a video is to have.
+
+    Raises:
+        VideoError: A source's video is missing or broken.
+    """
+    if not video.audio:
+        return []
+    places: list[Video | None] = []
+    for piece in video.runs:
+        place = None
+        if not isinstance(piece, Blank):
+            reader, key = open_source(job.sources[piece.source]), str(job.keys[piece.source])
+            if not reader.in_tables(key):
+                place = reader.clip(piece.position, key).video
+        places.append(place)
+    return audio_of(video, places)
 
 
 def refuse_other_length(video: VideoOut, frames: int) -> None:
@@ -101,24 +148,23 @@ def _copied(
     return [
         run_of(piece, open_source(sources[piece.source]), str(keys[piece.source]))
         for piece in video.runs
-        if isinstance(piece, Run)
+        if isinstance(piece, CopiedRun)
     ]
 
 
 def _made(
     video: VideoOut, sources: Sequence[Source], keys: Sequence[str | None], folder: Path
 ) -> tuple[list[PacketRun], Description]:
-    from demoreel.edit.encode.beside import beside
-    from demoreel.edit.encode.work import encode_blank, encode_take
+    from demoreel.edit.encode import encode_blank, encode_take
 
     runs: list[PacketRun] = []
     description = video.description
     for number, piece in enumerate(video.runs):
         path = folder / f"{number}.mp4"
-        if isinstance(piece, Run):
+        if isinstance(piece, CopiedRun):
             runs.append(run_of(piece, open_source(sources[piece.source]), str(keys[piece.source])))
             continue
-        if isinstance(piece, Take):
+        if isinstance(piece, PacketTake):
             reader = open_source(sources[piece.source])
             made = [encode_take(piece, reader, str(keys[piece.source]), path, fps=video.fps)]
         else:
@@ -128,7 +174,7 @@ def _made(
             description = _same_header(video, description, made[0])
         else:
             assert description is not None
-            made[0], description = beside(video.description, description, made[0], path)
+            description = joined_header(description, made[0])
         runs += made
     assert description is not None
     return runs, description

@@ -9,12 +9,12 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from demoreel.layouts import arrow_in
+from demoreel.layouts.lance.tables import LanceTable
 from demoreel.model import Feature
 from demoreel.run.task import Engine
-from demoreel.storage.lance_tables import LanceTable
+from demoreel.storage.parquet import open_parquet, rows_in
 
 _ROWS = 1 << 16
 _SHARES = 3  # for each job, so that nobody waits long for the slowest
@@ -58,7 +58,7 @@ class ParquetTables:
 
     def __init__(self, paths: Sequence[Path], lengths: Sequence[int] | None = None) -> None:
         self._paths = paths
-        self._lengths = lengths or [pq.read_metadata(path).num_rows for path in paths]
+        self._lengths = lengths or [rows_in(path) for path in paths]
         self.frames = sum(self._lengths)
 
     def portions(
@@ -67,9 +67,9 @@ class ParquetTables:
         """Yield number columns in the order of the rows, by key, some rows at a time."""
         keys = [feature.key for feature in features]
         for path in self._paths:
-            with pq.ParquetFile(path) as parquet:
-                for batch in parquet.iter_batches(at_once, columns=keys, use_threads=False):
-                    columns = {key: batch.column(key) for key in keys}
+            with open_parquet(path) as parquet:
+                for block in parquet.blocks(keys, rows=at_once, use_threads=False):
+                    columns = {key: block.column(key).combine_chunks() for key in keys}
                     yield _numbers(columns, features, str(path))
 
     def divided(self, parts: int) -> Sequence[Written]:
@@ -83,7 +83,7 @@ class ParquetTables:
         ]
 
 
-class LanceRows:
+class WrittenLanceRows:
     """Rows that lie in a Lance table, in its newest version.
 
     Args:

@@ -1,24 +1,33 @@
 """A dataset's card, ``README.md``: a few YAML keys and one marked block are ours, the rest stays.
 
 The block lies between ``<!-- demoreel:begin -->`` and ``<!-- demoreel:end -->``. It is made anew
-with every push; whatever stands before and after it belongs to whoever wrote it. Of the YAML
-header, only keys that lack something are written anew, each by itself, so that comments and the
-order of the others stay.
+with every push; what stands before and after it is left alone. Of the YAML header, only keys that
+lack something are written anew, each by itself, so that comments and the order of the others stay.
+
+The block shows a small image of what each camera saw when episodes began (``contact_sheet``).
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from demoreel.errors import ArgumentError
+import numpy as np
+
+from demoreel.errors import ArgumentError, DemoreelError, json_text, printable
+from demoreel.media.picture_encode import PictureCodec, encode_picture
+from demoreel.model.limits import refuse_above
+from demoreel.read.dataset import Dataset
 
 BEGIN = "<!-- demoreel:begin -->"
 END = "<!-- demoreel:end -->"
 DEFAULT_LICENSE = "apache-2.0"
+SHEET = "demoreel/first_frames.jpg"
+"""Where the image of first frames lies in a repository."""
 
 _BLOCK = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 _STRAY = re.compile(f"^(?:{re.escape(BEGIN)}|{re.escape(END)})[ \t]*\n?", re.MULTILINE)
@@ -28,6 +37,13 @@ _HEADER = re.compile(
 _BACKTICKS = re.compile("`{3,}")
 _CONFIGS = [{"config_name": "default", "data_files": "data/*/*.parquet"}]
 _TEXTS = {"url": "Homepage", "paper": "Paper", "citation": "Citation"}
+_COLUMNS = 5
+_HEIGHT = 120
+_GAP = 4
+_MOST_CAMERAS = 8
+_CODEC = PictureCodec("jpeg", quality=80)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +59,7 @@ class CardFacts:
         seconds: How long they last.
         license: The licence; None keeps what the card says, or is the one that LeRobot gives.
         tags: Tags beside ``LeRobot``.
-        picture: Where the picture of first frames lies in the repository, if there is one.
+        sheet: Where the image of first frames lies in the repository, if there is one.
         cameras: The cameras in it, a row each.
         texts: More to say: ``url``, ``paper`` and ``citation`` in the block, others as YAML keys.
     """
@@ -56,7 +72,7 @@ class CardFacts:
     seconds: float
     license: str | None = None
     tags: Sequence[str] = ()
-    picture: str | None = None
+    sheet: str | None = None
     cameras: Sequence[str] = ()
     texts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -67,9 +83,6 @@ def merged_card(existing: str | None, facts: CardFacts) -> str:
     Args:
         existing: The card that is there; None if there is none.
         facts: What to say.
-
-    Raises:
-        ArgumentError: The YAML header of the card cannot be read.
     """
     text = existing if existing is not None else ""
     found = _HEADER.match(text)
@@ -102,15 +115,15 @@ def _block(facts: CardFacts) -> str:
         f"({facts.layout}): {_count(facts.episodes, 'episode')}, {_count(facts.frames, 'frame')}, "
         f"{_duration(facts.seconds)}."
     ]
-    if facts.picture is not None:
+    if facts.sheet is not None:
         names = ", ".join(f"`{_inline(name)}`" for name in facts.cameras)
-        parts.append(f"![First frames]({facts.picture})")
+        parts.append(f"![First frames]({facts.sheet})")
         parts.append(f"First frames of episodes; from top to bottom: {names}.")
     for key, name in _TEXTS.items():
         if facts.texts.get(key):
             parts.append(_said(name, str(facts.texts[key])))
     parts.append("[meta/info.json](meta/info.json):")
-    parts.append(_fenced(json.dumps(facts.info, indent=4, ensure_ascii=False), "json"))
+    parts.append(_fenced(json_text(facts.info, indent=4), "json"))
     return "\n\n".join(parts)
 
 
@@ -129,7 +142,7 @@ def _fenced(text: str, language: str) -> str:
 
 
 def _inline(text: str) -> str:
-    return " ".join(text.replace("`", "'").replace("<!--", "").split())
+    return printable(" ".join(text.replace("`", "'").replace("<!--", "").split()))
 
 
 def _count(number: int, thing: str) -> str:
@@ -171,20 +184,32 @@ def _dumped(value: Mapping[str, Any]) -> str:
 def _parsed(header: str) -> dict[str, Any]:
     import yaml
 
+    refuse_above(
+        "CARD_BYTES", len(header), "The YAML at the head of README.md has bytes:", ArgumentError
+    )
+
+    class Loader(yaml.SafeLoader):
+        """Without aliases: a few lines of them stand for more than any memory holds."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError("it uses an alias")
+            return super().compose_node(parent, index)
+
     try:
-        found = yaml.safe_load(header)
-    except (yaml.YAMLError, ValueError) as error:
-        said = " ".join(str(error).split())
+        found = yaml.load(header, Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        said = " ".join(str(error).split())[:300]
         raise ArgumentError(
             f"The YAML at the head of README.md cannot be read ({said}).",
-            hint="mend the lines between the two '---'",
+            hint="correct the lines between the two '---'",
         ) from error
     if found is None:
         return {}
     if not isinstance(found, dict):
         raise ArgumentError(
             "The YAML at the head of README.md holds no keys.",
-            hint="mend the lines between the two '---'",
+            hint="correct the lines between the two '---'",
         )
     return found
 
@@ -222,3 +247,84 @@ def _wanted(there: Mapping[str, Any], facts: CardFacts) -> dict[str, Any]:
 def _with(there: object, needed: Sequence[str]) -> list[Any]:
     listed = list(there) if isinstance(there, (list, tuple)) else [there] if there else []
     return [*listed, *(value for value in dict.fromkeys(needed) if value not in listed)]
+
+
+@dataclass(frozen=True, slots=True)
+class ContactSheet:
+    """An image of first frames.
+
+    Attributes:
+        jpeg: The encoded image.
+        cameras: What its rows show, from top to bottom.
+    """
+
+    jpeg: bytes
+    cameras: tuple[str, ...]
+
+
+def contact_sheet(root: Path) -> ContactSheet | None:
+    """Return an image with a row a camera, and in it first frames of some episodes.
+
+    Up to five episodes, spread over the dataset, and eight cameras. A camera whose frames do not
+    decode is left out: whether a dataset is sound is not decided here.
+
+    Cost: decodes at most 40 frames, in small; memory is a few of them.
+
+    Returns:
+        None where no camera can be shown.
+    """
+    rows, cameras = [], []
+    dataset = Dataset(root, decode_threads=1)
+    firsts = _first_frames(dataset)
+    for camera in dataset.cameras[:_MOST_CAMERAS]:
+        try:
+            rows.append(_row(root, camera, dataset.features[camera].shape, firsts))
+            cameras.append(camera)
+        except DemoreelError as error:
+            log.warning("the card shows no frames of %s: %s", camera, error.what)
+    if not rows:
+        return None
+    return ContactSheet(encode_picture(_stacked(rows), _CODEC), tuple(cameras))
+
+
+def _first_frames(dataset: Dataset) -> list[int]:
+    count = len(dataset.episodes)
+    chosen = np.unique(np.linspace(0, count - 1, min(count, _COLUMNS)).round().astype(int))
+    return [int(start) for start in dataset.episodes.start[chosen]]
+
+
+def _row(root: Path, camera: str, shape: tuple[int, ...], firsts: list[int]) -> np.ndarray:
+    height, width = _frame_size(shape)
+    scale = min(1.0, _HEIGHT / height)
+    size = (max(1, round(height * scale)), max(1, round(width * scale)))
+    small = Dataset(root, cameras=[camera], image_size=size, decode_threads=1)
+    frames = [_as_rgb(np.asarray(frame)) for frame in small.batch(firsts)[camera]]
+    gap = np.full((size[0], _GAP, 3), 255, np.uint8)
+    parts = [part for frame in frames for part in (frame, gap)]
+    return np.concatenate(parts[:-1], axis=1)
+
+
+def _frame_size(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return height and width, whether channels are declared last, first, or not at all."""
+    if len(shape) == 3:
+        shape = shape[1:] if shape[0] <= 4 < shape[2] else shape[:2]
+    return int(shape[0]), int(shape[1])
+
+
+def _as_rgb(frame: np.ndarray) -> np.ndarray:
+    """Return a sample's frame (channels, height, width) as rows of RGB; depth becomes grey."""
+    if frame.dtype != np.uint8:
+        depth = np.nan_to_num(frame.astype(np.float64))
+        span = float(depth.max() - depth.min())
+        frame = ((depth - depth.min()) * (255 / span if span else 0)).astype(np.uint8)
+    return np.moveaxis(np.broadcast_to(frame, (3, *frame.shape[1:])), 0, -1)
+
+
+def _stacked(rows: list[np.ndarray]) -> np.ndarray:
+    width = max(row.shape[1] for row in rows)
+    parts: list[np.ndarray] = []
+    for row in rows:
+        padded = np.full((row.shape[0], width, 3), 255, np.uint8)
+        padded[:, : row.shape[1]] = row
+        parts += [padded, np.full((_GAP, width, 3), 255, np.uint8)]
+    return np.concatenate(parts[:-1])

@@ -1,11 +1,10 @@
-"""From the Hub to a plain folder: whole, or some episodes; new, or brought up to date."""
+"""From the Hub or an object store to a plain folder: whole, or some episodes; new, or updated."""
 
 from __future__ import annotations
 
 import os
 import re
-import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,22 +12,26 @@ from typing import Any, cast
 
 from demoreel.edit.cut import cut
 from demoreel.edit.target_info import Layout
-from demoreel.errors import ArgumentError
-from demoreel.hub.cache import hub_cache
-from demoreel.hub.fetch import Report, Shelf
-from demoreel.hub.needed import INFO, files_to_fetch, metadata_files, table_files
+from demoreel.errors import ArgumentError, DatasetNotFoundError
 from demoreel.hub.pull_staging import PullStaging, look_at_target, pull_staging
-from demoreel.hub.pulled import PulledFolder, as_if_pulled, write_record
+from demoreel.hub.records import PulledFolder, as_if_pulled, write_record
+from demoreel.hub.snapshot import INFO, Files, Report, Snapshot, files_to_fetch, opening_files
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.episode_files import episode_files
-from demoreel.run.staging import refuse_small_disk
-from demoreel.storage.far.uris import is_far
+from demoreel.read.dataset import Dataset
+from demoreel.storage.commit.staging import refuse_small_disk
+from demoreel.storage.external import AllowExternal
+from demoreel.storage.external import allow_external as allow
 from demoreel.storage.hub_calls import Hub, HubFile, hub_endpoint
-from demoreel.storage.hub_revisions import Revision, accept_unmarked, resolve_revision
+from demoreel.storage.hub_revisions import Revision, resolve_revision
+from demoreel.storage.remote.fetch import fetch_folder, list_files, part_of, state_of
+from demoreel.storage.remote.files import store_of
+from demoreel.storage.scratch import scratch_folder
+from demoreel.storage.store import is_uri
 
 PathLike = str | os.PathLike[str]
-Files = Mapping[str, HubFile]
+Chosen = tuple[int, ...] | None
 
 _HF = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/?")
 _FETCHING = 0.9  # share of the work, where a cut comes after it
@@ -79,6 +82,7 @@ def pull(
     overwrite: bool = False,
     token: str | bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    allow_external: AllowExternal | None = None,
     dry_run: bool = False,
     report: Report | None = None,
 ) -> Pulled:
@@ -101,6 +105,8 @@ def pull(
         overwrite: Replace the dataset that is in the folder, whatever it is.
         token: A token; None uses ``HF_TOKEN`` or the login. False uses none.
         storage_options: Of object stores and buckets: as for ``demoreel.open``.
+        allow_external: With ``episodes``, what the Lance tables may name outside the dataset: as
+            for ``demoreel.open``.
         dry_run: Say what would be fetched, and write nothing.
         report: Called with the share that is done.
 
@@ -116,28 +122,20 @@ def pull(
         DiskFullError: There is no room.
         ArgumentError: An argument makes no sense.
     """
-    if is_far(source) and not _HF.fullmatch(source):
-        from demoreel.hub.pull_far import pull_far  # which tells what it did as this module does
-
+    final, chosen = Path(target), _chosen(episodes)
+    if is_uri(source) and not _HF.fullmatch(source):
+        allow(source, allow_external)
         if revision is not None or token is not None:
             raise ArgumentError("revision= and token= are for the Hub.", hint="leave them out")
-        return pull_far(
-            source.rstrip("/"),
-            Path(target),
-            episodes=_chosen(episodes),
-            overwrite=overwrite,
-            storage_options=storage_options,
-            dry_run=dry_run,
-            report=report,
+        return _pull_remote(
+            source.rstrip("/"), final, chosen, storage_options, overwrite, dry_run, report
         )
     if storage_options:
         raise ArgumentError(
             "storage_options= is for object stores and buckets.", hint="give a token= instead"
         )
     repo_id, revision = _named(source, revision)
-    chosen = _chosen(episodes)
-    final = Path(target)
-    there = look_at_target(final, repo_id, overwrite=overwrite)
+    there = look_at_target(final, repo_id, overwrite=overwrite, dry_run=dry_run)
     hub = Hub(token)
     found = resolve_revision(hub, repo_id, revision)
 
@@ -167,104 +165,150 @@ def pull(
         if before is None:
             raise there.objection
     if dry_run:
-        needed = files if chosen is None else _needed_by(hub, repo_id, found, files, chosen)
-        return told(needed, _not_in(needed, before))
-    with pulling(hub, repo_id, found, files, final, key=(revision, chosen)) as work:
+        needed = files if chosen is None else _needed_on_hub(hub, repo_id, found, files, chosen)
+        here = {} if before is None else {n: pulled.file for n, pulled in before.files.items()}
+        return told(needed, {n: file for n, file in needed.items() if here.get(n) != file})
+    with pulling(hub, repo_id, found, files, final, key=(revision, chosen), before=before) as work:
+        made = work.folder
         if chosen is None:
-            work.fetch(files, before=before, report=report)
-            made, of_theirs = work.folder, files
+            work.fetch(files, report)
         else:
             work.fetch_what_opens()
+            allow(work.folder, allow_external)
             reader = open_reader(work.folder)
-            work.fetch_episodes(
-                reader,
-                [reader.episodes.position_of(number) for number in chosen],
-                cameras=reader.info.video_keys,
-                report=_part_of(report, 0.0, _FETCHING),
+            positions = [reader.episodes.position_of(number) for number in chosen]
+            cameras = reader.info.video_keys
+            fetching = part_of(report, 0.0, _FETCHING)
+            work.fetch_episodes(reader, positions, cameras=cameras, report=fetching)
+            made = work.staging.cut
+            clips = cut(work.folder).keep(list(chosen))
+            clips.render(
+                made, layout=_written(reader.layout), report=part_of(report, _FETCHING, 1.0)
             )
-            made, of_theirs = work.staging.cut, None
-            _cut_out(work.staging, chosen, reader.layout, _part_of(report, _FETCHING, 1.0))
+        of_theirs = files if chosen is None else None
         write_record(made, repo_id=repo_id, commit=found.commit, episodes=chosen, files=of_theirs)
         work.staging.commit(made, replace=there.is_there)
     return told(work.needed, work.fetched)
 
 
-class Work:
+class PullWork(Snapshot):
     """A pull under way; made by ``pulling``.
 
     Attributes:
-        staging: The hidden folder.
-        folder: The repository's files in it.
+        staging: The hidden folder, with the repository's files in ``folder``.
         needed: The files that were wanted so far.
         fetched: Those of them that were not here.
     """
 
-    def __init__(self, staging: PullStaging, shelf: Shelf, found: Revision, files: Files) -> None:
+    def __init__(
+        self,
+        staging: PullStaging,
+        hub: Hub,
+        repo_id: str,
+        found: Revision,
+        files: Files,
+        before: PulledFolder | None,
+    ) -> None:
+        super().__init__(hub, repo_id, found, staging.dataset, files)
         self.staging = staging
-        self.folder = staging.dataset
         self.needed: dict[str, HubFile] = {}
         self.fetched: dict[str, HubFile] = {}
-        self._shelf = shelf
-        self._found = found
-        self._files = files
+        self._before = before
 
-    def fetch_what_opens(self, report: Report | None = None) -> None:
-        """Fetch the metadata, and of a dataset that lies in Lance tables all of them."""
-        names = [*table_files(self._files), *metadata_files(self._files)]
-        self.fetch(_only(self._files, names), report=report)
-
-    def fetch_episodes(
-        self,
-        reader: Reader,
-        positions: Sequence[int],
-        *,
-        cameras: Collection[str],
-        report: Report | None = None,
-    ) -> None:
-        """Fetch the tables and videos of episodes; see ``episode_files``."""
-        if not reader.layout.startswith("lance"):
-            names = episode_files(reader, positions, cameras=cameras)
-            self.fetch(_only(self._files, names), report=report)
-
-    def fetch(
-        self, wanted: Files, *, before: PulledFolder | None = None, report: Report | None = None
-    ) -> None:
-        """Fetch files that are not here, metadata first.
-
-        Raises:
-            DiskFullError: There is no room for them.
-            UnsupportedVersionError: The revision is not marked, and not one that demoreel reads.
-            DemoreelError: As ``Shelf.fetch``.
-        """
-        missing = self.staging.missing(wanted, before)
-        refuse_small_disk(self.staging.target, _size(missing))
-        self.needed.update(wanted)
-        self.fetched.update(missing)
-        first = {name: file for name, file in missing.items() if name.startswith("meta/")}
-        self._shelf.fetch(first.values())
-        if INFO in wanted and not self._found.is_marked:
-            accept_unmarked(self.folder / INFO, self._shelf.repo_id, self._found)
-        self._shelf.fetch((f for name, f in missing.items() if name not in first), report)
+    def _missing(self, names: Collection[str]) -> list[HubFile]:
+        wanted = self._known(names)
+        missing = [file for file in wanted if not self.staging.has(file, self._before)]
+        self.needed.update({file.path: file for file in wanted})
+        self.fetched.update({file.path: file for file in missing})
+        refuse_small_disk(self.staging.target, sum(file.size for file in missing))
+        return missing
 
 
 @contextmanager
 def pulling(
-    hub: Hub, repo_id: str, found: Revision, files: Files, target: Path, *, key: object
-) -> Iterator[Work]:
+    hub: Hub,
+    repo_id: str,
+    found: Revision,
+    files: Files,
+    target: Path,
+    *,
+    key: object,
+    before: PulledFolder | None = None,
+) -> Iterator[PullWork]:
     """Yield the work of fetching files to a hidden folder beside a target; see ``pull_staging``.
 
     Args:
-        hub: Whom to ask.
+        hub: The Hub.
         repo_id: The repository.
         found: The revision.
         files: All of its files that belong to a dataset.
         target: What is to be made.
         key: What else tells this pull from another to the same folder.
+        before: What the target is, unchanged; None if nothing of it is of use.
     """
     with pull_staging(target, hub_endpoint(), repo_id, key) as staging:
         staging.keep_only(files)
-        shelf = Shelf(hub, repo_id, found.commit, hub_cache(), staging.dataset)
-        yield Work(staging, shelf, found, files)
+        yield PullWork(staging, hub, repo_id, found, files, before)
+
+
+def _pull_remote(
+    uri: str,
+    target: Path,
+    chosen: Chosen,
+    storage_options: Mapping[str, Any] | None,
+    overwrite: bool,
+    dry_run: bool,
+    report: Report | None,
+) -> Pulled:
+    """Fetch a dataset from an object store, or from a bucket on the Hub.
+
+    The result names the URI as the repository, and letters that change with the dataset as the
+    commit.
+    """
+    there = look_at_target(target, uri, overwrite=overwrite, dry_run=dry_run)
+    if there.objection is not None:
+        raise there.objection
+    files = list_files(store_of(uri, storage_options))
+    if INFO not in files:
+        raise DatasetNotFoundError(
+            f"There is no dataset at this place: no {INFO}.", hint="check the URI", uri=uri
+        )
+    state = state_of(files, uri)
+    needed, layout = files, ""
+    if chosen is not None:
+        dataset = Dataset(uri, storage_options=storage_options)
+        names, layout = _needed_by(dataset.reader, chosen, files), dataset.layout
+        needed = {name: files[name] for name in names if name in files}
+    size = sum(file.size for file in needed.values())
+    before = there.record
+    current = before is not None and (before.commit, before.episodes) == (state, chosen)
+    fetched = 0 if current else size
+    if not current and not dry_run:
+        refuse_small_disk(target, size)
+        with pull_staging(target, uri, chosen) as staging:
+            made = staging.dataset
+            if chosen is None:
+                done = fetch_folder(uri, made, storage_options=storage_options, report=report)
+                fetched = done.fetched_bytes
+            else:
+                made = staging.cut
+                clips = cut(uri, storage_options=storage_options).keep(list(chosen))
+                clips.render(made, layout=_written(layout), report=report)
+            write_record(made, repo_id=uri, commit=state, episodes=chosen, files=None)
+            staging.commit(made, replace=there.is_there)
+    return Pulled(
+        repo_id=uri,
+        target=str(target),
+        revision=state,
+        commit=state,
+        episodes=chosen,
+        files=len(needed),
+        bytes=size,
+        fetched_files=0 if current else len(needed),
+        fetched_bytes=fetched,
+        was_up_to_date=current,
+        dry_run=dry_run,
+    )
 
 
 def _named(source: str, revision: str | None) -> tuple[str, str | None]:
@@ -277,7 +321,7 @@ def _named(source: str, revision: str | None) -> tuple[str, str | None]:
     return match[1], match[2] or revision
 
 
-def _chosen(episodes: Iterable[int] | None) -> tuple[int, ...] | None:
+def _chosen(episodes: Iterable[int] | None) -> Chosen:
     if episodes is None:
         return None
     chosen = tuple(sorted({int(number) for number in episodes}))
@@ -289,50 +333,31 @@ def _chosen(episodes: Iterable[int] | None) -> tuple[int, ...] | None:
     return chosen
 
 
-def _needed_by(
+def _needed_by(reader: Reader, chosen: tuple[int, ...], files: Collection[str]) -> list[str]:
+    """Return the files that episodes need: of a Lance dataset, all."""
+    if reader.layout.startswith("lance"):
+        return list(files)
+    positions = [reader.episodes.position_of(number) for number in chosen]
+    names = episode_files(reader, positions, cameras=reader.info.video_keys)
+    return [*(name for name in files if name.startswith("meta/")), *names]
+
+
+def _needed_on_hub(
     hub: Hub, repo_id: str, found: Revision, files: Files, chosen: tuple[int, ...]
 ) -> Files:
     """Return the files that episodes need. Fetches the metadata, and keeps nothing."""
-    tables = table_files(files)
-    if tables:
-        return _only(files, [*tables, *metadata_files(files)])
-    with tempfile.TemporaryDirectory(prefix="demoreel-") as name:
-        folder = Path(name)
-        shelf = Shelf(hub, repo_id, found.commit, hub_cache(), folder)
-        shelf.fetch(_only(files, metadata_files(files)).values())
-        if not found.is_marked:
-            accept_unmarked(folder / INFO, repo_id, found)
-        reader = open_reader(folder)
-        positions = [reader.episodes.position_of(number) for number in chosen]
-        names = episode_files(reader, positions, cameras=reader.info.video_keys)
-    return _only(files, [*metadata_files(files), *names])
-
-
-def _cut_out(
-    staging: PullStaging, chosen: tuple[int, ...], layout: str, report: Report | None
-) -> None:
-    """Make a dataset of the chosen episodes, in the layout that they came in."""
-    form = cast("Layout", "v2.1" if layout.startswith("v2") else layout)
-    cut(staging.dataset).keep(list(chosen)).render(staging.cut, layout=form, report=report)
-
-
-def _only(files: Files, names: Iterable[str]) -> dict[str, HubFile]:
-    # What the metadata name but the repository lacks is an error when it is read, not before.
+    names = opening_files(files)
+    if all(name.startswith("meta/") for name in names):
+        with scratch_folder() as folder:
+            Snapshot(hub, repo_id, found, folder, files).fetch_what_opens()
+            names = _needed_by(open_reader(folder), chosen, files)
     return {name: files[name] for name in names if name in files}
 
 
-def _not_in(files: Files, before: PulledFolder | None) -> Files:
-    if before is None:
-        return files
-    here = {name: pulled.file for name, pulled in before.files.items()}
-    return {name: file for name, file in files.items() if here.get(name) != file}
+def _written(layout: str) -> Layout:
+    """Return the layout that a cut of a dataset is written in."""
+    return cast("Layout", "v2.1" if layout.startswith("v2") else layout)
 
 
 def _size(files: Files) -> int:
     return sum(file.size for file in files.values())
-
-
-def _part_of(report: Report | None, first: float, last: float) -> Report | None:
-    if report is None:
-        return None
-    return lambda share: report(first + share * (last - first))

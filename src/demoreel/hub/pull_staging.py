@@ -3,13 +3,12 @@
 ::
 
     .NAME.pull-1a2b3c4d5e6f/   beside the target; the letters name what is pulled
-        lock                   held while someone pulls
+        lock                   held while a process pulls
         dataset/               the repository's files, under their own names
         cut/                   the chosen episodes as a dataset of their own
 
 After a kill, Ctrl-C, a full disk, whatever the network does, and where the target is in use, it
-stays, and the same pull goes on from there. Files in it are believed only after they were compared
-with their check sums.
+stays, and the same pull goes on from there, with the files in it whose check sums are right.
 """
 
 from __future__ import annotations
@@ -17,25 +16,34 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from demoreel.errors import DatasetBusyError, DiskFullError, StoreError, TargetExistsError
-from demoreel.hub.pulled import PulledFolder, read_record, refuse_changed
-from demoreel.storage.atomic import refuse_existing, sync_path, sync_tree
-from demoreel.storage.hidden_folder import lock_folder, make_parents, remove_empty
+from demoreel.hub.records import PulledFolder, read_record, refuse_changed
+from demoreel.storage.commit.files import refuse_existing, sync_path, sync_tree
+from demoreel.storage.commit.hidden_folder import (
+    lock_folder,
+    make_parents,
+    remove_dead,
+    remove_empty,
+    remove_hidden,
+    remove_outdated,
+)
+from demoreel.storage.commit.replace import finish_replacing, replacing, wait_for_replacing
+from demoreel.storage.commit.writer_lock import WriterLock
 from demoreel.storage.hub_calls import HubFile
+from demoreel.storage.links import leads_out
+from demoreel.storage.names import refuse_folded
 from demoreel.storage.no_room import says_no_room
-from demoreel.storage.replace import finish_replacing, replacing
-from demoreel.storage.writer_lock import WriterLock
 
 _THEIRS = ".cache"  # where huggingface_hub keeps notes in a folder that it downloads to
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class PullTarget:
     """What is at a target before a pull.
 
     Attributes:
@@ -49,27 +57,29 @@ class Before:
     objection: TargetExistsError | None = None
 
 
-def look_at_target(target: Path, repo_id: str, *, overwrite: bool) -> Before:
+def look_at_target(
+    target: Path, repo_id: str, *, overwrite: bool, dry_run: bool = False
+) -> PullTarget:
     """Return what is at a target.
 
     Args:
         target: The folder.
         repo_id: What is to be pulled to it.
         overwrite: Whether a dataset may be replaced, whatever it holds.
-
-    Raises:
-        TargetExistsError: There is something that is no dataset.
-        DatasetBusyError: It is being replaced right now.
+        dry_run: Only look: a replacement that was killed is not finished.
     """
-    finish_replacing(target)
+    if not dry_run:
+        finish_replacing(target)
+    elif not target.exists():
+        wait_for_replacing(target)
     if target.is_symlink() or not target.is_dir() or not any(target.iterdir()):
         refuse_existing(target)
-        return Before(is_there=False)
+        return PullTarget(is_there=False)
     record = read_record(target)
     if record is None and not (target / "meta" / "info.json").is_file():
         refuse_existing(target)
     if overwrite:
-        return Before(is_there=True)
+        return PullTarget(is_there=True)
     hint = "choose another folder, or pass overwrite (--overwrite) to replace the dataset"
     try:
         if record is None:
@@ -83,8 +93,8 @@ def look_at_target(target: Path, repo_id: str, *, overwrite: bool) -> Before:
         else:
             refuse_changed(target, record)
     except TargetExistsError as objection:
-        return Before(is_there=True, objection=objection)
-    return Before(is_there=True, record=record)
+        return PullTarget(is_there=True, objection=objection)
+    return PullTarget(is_there=True, record=record)
 
 
 class PullStaging:
@@ -105,6 +115,7 @@ class PullStaging:
 
     def keep_only(self, files: Collection[str]) -> None:
         """Remove what an earlier attempt left of other commits."""
+        refuse_folded(files, self.dataset)
         for parent, _, names in os.walk(self.dataset):
             if _THEIRS not in Path(parent).relative_to(self.dataset).parts[:1]:
                 for name in names:
@@ -112,23 +123,23 @@ class PullStaging:
                     if place.relative_to(self.dataset).as_posix() not in files:
                         place.unlink()
 
-    def missing(
-        self, wanted: Mapping[str, HubFile], before: PulledFolder | None
-    ) -> dict[str, HubFile]:
-        """Return the files that must be fetched.
+    def has(self, file: HubFile, before: PulledFolder | None) -> bool:
+        """Whether a file need not be fetched.
 
         What an earlier attempt left is kept where it is right, and removed where not. What the
         target has is linked, or copied where the disk has no links.
 
         Args:
-            wanted: The files to have.
+            file: The file.
             before: What the target is, unchanged; None if nothing of it is of use.
         """
-        return {
-            name: file
-            for name, file in wanted.items()
-            if not self._take_over(file, before) and not self._has(file)
-        }
+        if self._take_over(file, before):
+            return True
+        place = self.dataset / file.path
+        if place.is_symlink() or not file.is_content_of(place):
+            place.unlink(missing_ok=True)
+            return False
+        return True
 
     def _take_over(self, file: HubFile, before: PulledFolder | None) -> bool:
         if before is None or file.path not in before.files:
@@ -136,6 +147,8 @@ class PullStaging:
         if before.files[file.path].file != file:
             return False
         old, new = self.target / file.path, self.dataset / file.path
+        if leads_out(self.target, old) is not None:
+            return False
         new.parent.mkdir(parents=True, exist_ok=True)
         new.unlink(missing_ok=True)
         try:
@@ -144,23 +157,12 @@ class PullStaging:
             shutil.copy2(old, new)
         return True
 
-    def _has(self, file: HubFile) -> bool:
-        place = self.dataset / file.path
-        if place.is_symlink() or not file.is_content_of(place):
-            place.unlink(missing_ok=True)
-            return False
-        return True
-
     def commit(self, made: Path, *, replace: bool) -> None:
         """Make a folder the target, as one step, when all of it is on disk.
 
         Args:
             made: ``dataset``, or ``cut``.
             replace: Whether a dataset is there, and is to go.
-
-        Raises:
-            TargetExistsError: Something has come to be there since.
-            DatasetBusyError: A recording is open on what is to go.
         """
         shutil.rmtree(made / _THEIRS, ignore_errors=True)
         _remove_empty_folders(made)
@@ -172,6 +174,7 @@ class PullStaging:
             refuse_existing(self.target)
             os.rename(made, self.target)
             sync_path(self.target.parent)
+        remove_outdated(self.target)
 
 
 @contextmanager
@@ -181,13 +184,10 @@ def pull_staging(target: Path, *what: object) -> Iterator[PullStaging]:
     Args:
         target: What is to be made. Its parent is made if need be.
         what: What is pulled; names the folder.
-
-    Raises:
-        DatasetBusyError: Someone else pulls the same to the same place.
-        DiskFullError: There is no room.
     """
     letters = hashlib.sha256(repr(what).encode()).hexdigest()[:12]
     made = make_parents(target.parent)
+    remove_dead(target.parent)
     folder = target.with_name(f".{target.name}.pull-{letters}")
     lock = lock_folder(folder, target)
     keep = False
@@ -208,7 +208,7 @@ def pull_staging(target: Path, *what: object) -> Iterator[PullStaging]:
         raise
     finally:
         if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_hidden(folder)
             remove_empty(made)
         os.close(lock)
 

@@ -2,43 +2,56 @@
 
 Large files are sent before the commit, a batch at a time, as LFS objects; what the Hub has already
 is not sent again, so a push that was interrupted goes on where it was. The commit names its parent:
-if somebody else commits meanwhile, the repository is looked at anew, and so is what would be lost.
-The tag moves after the commit; pushing again mends one that was left behind.
+after another commit, the repository is looked at anew, and so is what would be lost. The tag moves
+after the commit; pushing again moves one that was left behind.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from demoreel.errors import ArgumentError, DatasetBusyError, DatasetNotFoundError
-from demoreel.hub.card import CardFacts, merged_card, without_block
-from demoreel.hub.files import CARD, LocalFile, dataset_files, is_of_a_dataset
-from demoreel.hub.memory import CheckSums, Known, last_known, remember
-from demoreel.hub.newer import refuse_loss
-from demoreel.hub.pictures import PICTURE, ContactSheet, contact_sheet
-from demoreel.hub.plan import Plan, chooser, make_plan
-from demoreel.hub.report import PushReport
-from demoreel.hub.repository import Overtaken, Repository, State, check_names
+from demoreel.hub.card import (
+    SHEET,
+    CardFacts,
+    ContactSheet,
+    contact_sheet,
+    merged_card,
+    without_block,
+)
+from demoreel.hub.loss import refuse_loss
+from demoreel.hub.plan import (
+    CARD,
+    FileToPush,
+    PushPlan,
+    PushReport,
+    chooser,
+    dataset_files,
+    is_of_a_dataset,
+    make_plan,
+)
+from demoreel.hub.records import CheckSums, KnownCommit, last_known, remember
+from demoreel.hub.repository import CommitNotMadeError, Repository, RepositoryState, check_names
+from demoreel.hub.snapshot import Report
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
+from demoreel.layouts.pending import refuse_waiting
 from demoreel.read.dataset import Dataset
-from demoreel.record.behind import finish_pending, has_pending
+from demoreel.storage.commit.writer_lock import HIDDEN, WriterLock, is_held
 from demoreel.storage.hub_revisions import MAIN
 from demoreel.storage.json_files import read_json
-from demoreel.storage.writer_lock import HIDDEN, WriterLock
+from demoreel.storage.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from huggingface_hub import CommitOperationAdd
-
-Report = Callable[[float], None]
 
 _TRIES = 5
 _FILES_AT_ONCE = 32
@@ -46,7 +59,7 @@ _BYTES_AT_ONCE = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PushOptions:
     """What a push was asked to do; see ``push``."""
 
     branch: str
@@ -83,7 +96,7 @@ def push(
     """Publish a dataset on the Hub, in one commit; files that are there already are not sent.
 
     The repository is made if it is not there. What is published: ``meta/``, ``data/``, ``videos/``,
-    the newest version of each Lance table, and a card with a picture of first frames. Files of the
+    the newest version of each Lance table, and a card with an image of first frames. Files of the
     dataset that the folder no longer has are deleted in the same commit; files that are no
     dataset's stay. Nothing hidden leaves the machine.
 
@@ -98,8 +111,8 @@ def push(
             the Hub.
         tags: Tags for the card, beside ``LeRobot``.
         license: The licence for the card; None keeps the card's, or is ``apache-2.0``.
-        tag_version: Whether the tag of the dataset's version (``v3.0``) moves to the commit, as
-            whoever reads the dataset looks for it. None: for ``main`` yes, for branches no.
+        tag_version: Whether the tag of the dataset's version (``v3.0``) moves to the commit;
+            readers look for it. None: for ``main`` yes, for branches no.
         push_videos: Whether ``videos/`` is sent; if not, videos on the Hub stay as they are.
         allow_patterns: Only files that match one of these; others stay as they are.
         message: Of the commit.
@@ -110,18 +123,18 @@ def push(
         **card: More for the card: ``url``, ``paper``, ``citation``; others become YAML keys.
 
     Raises:
-        ArgumentError: An argument makes no sense; nothing was done.
+        ArgumentError: An argument makes no sense, or a link leads out of the dataset; nothing was
+            done.
         DatasetNotFoundError: There is no dataset.
         DatasetBusyError: It is being recorded, or changed while it was pushed.
+        UnfinishedError: Saved episodes wait to be encoded, or a commit to be completed.
         NewerRemoteError: Episodes would be lost that others have put there; says which.
         AccessError: There is no token, or the Hub does not accept it.
         StoreError: The Hub does not answer; push again, and it goes on.
     """
     check_names(repo_id, branch)
     root = _folder_of(dataset)
-    if has_pending(root):  # a recording that was killed had saved more than it had encoded
-        finish_pending(root)
-    options = Options(
+    options = PushOptions(
         branch=branch or MAIN,
         private=private,
         tags=_texts("tags", tags),
@@ -137,15 +150,15 @@ def push(
     repository = Repository(repo_id, options.branch, token)
     if not dry_run:
         repository.require_token()
-    with _held(root):
+    with _held(root, dry_run=dry_run):
         return _Push(root, repository, options, report or (lambda share: None)).run()
 
 
 class _Push:
-    """One push of a dataset that nobody changes meanwhile."""
+    """One push of a dataset that is locked meanwhile."""
 
     def __init__(
-        self, root: Path, repository: Repository, options: Options, report: Report
+        self, root: Path, repository: Repository, options: PushOptions, report: Report
     ) -> None:
         self.root = root
         self.repository = repository
@@ -162,7 +175,6 @@ class _Push:
         self.states = {file.name: _state(file) for file in self.files}
         self.sums = CheckSums(root)
         self.notes: list[str] = []
-        self._sheet: ContactSheet | bool | None = False
         self._sent: dict[str, CommitOperationAdd] = {}
 
     def run(self) -> PushReport:
@@ -185,43 +197,42 @@ class _Push:
                 return self._finish(tried[-1] if tried else done, str(state.head), state)
             try:
                 return self._finish(done, self._commit(plan, state), state)
-            except Overtaken as overtaken:
+            except CommitNotMadeError as overtaken:
                 seen, cause = state, overtaken
-                known = Known(seen.head or "", {n: f.digest for n, f in seen.files.items()})
+                known = KnownCommit(seen.head or "", {n: f.digest for n, f in seen.files.items()})
                 state = replace(self.repository.look(), is_new=seen.is_new)
                 if not overtaken.passes and state.head == seen.head:
                     break
                 tried.append(done)
-        raise cause.cause
+        raise cause
 
     @property
     def _place(self) -> tuple[str, str, str]:
         return self.repository.endpoint, self.repository.repo_id, self.options.branch
 
-    def _planned(self, state: State, known: Known | None) -> Plan:
+    def _planned(self, state: RepositoryState, known: KnownCommit | None) -> PushPlan:
         chosen = chooser(videos=self.options.videos, patterns=self.options.patterns)
         plan = make_plan(self.files, state.files, self.sums, chosen=chosen)
         if not self.options.force:
             every = plan.same | {name for name in state.files if not chosen(name)}
             refuse_loss(self.root, self.reader, self.repository, state, every, known)
         files = list(self.files)
-        if not plan.is_empty or PICTURE not in state.files:
-            sheet = self._contact_sheet()
+        if not plan.is_empty or SHEET not in state.files:
+            sheet = self._contact_sheet
             if sheet is not None:
-                files.append(LocalFile(PICTURE, sheet.jpeg, len(sheet.jpeg)))
+                files.append(FileToPush(SHEET, sheet.jpeg, len(sheet.jpeg)))
         card = self._card(state, known).encode()
-        files.append(LocalFile(CARD, card, len(card)))
+        files.append(FileToPush(CARD, card, len(card)))
         return make_plan(files, state.files, self.sums, chosen=chosen)
 
+    @cached_property
     def _contact_sheet(self) -> ContactSheet | None:
-        if isinstance(self._sheet, bool):
-            self._sheet = contact_sheet(self.root)
-        return self._sheet
+        return contact_sheet(self.root)
 
-    def _card(self, state: State, known: Known | None) -> str:
+    def _card(self, state: RepositoryState, known: KnownCommit | None) -> str:
         reader, options = self.reader, self.options
         cameras = reader.info.cameras
-        shown = PICTURE in state.files or (bool(cameras) and self._contact_sheet() is not None)
+        shown = SHEET in state.files or (bool(cameras) and self._contact_sheet is not None)
         facts = CardFacts(
             title=self.repository.repo_id.split("/")[-1],
             layout=reader.layout,
@@ -231,13 +242,13 @@ class _Push:
             seconds=reader.episodes.total_frames / reader.info.fps,
             license=options.license,
             tags=options.tags,
-            picture=PICTURE if shown else None,
+            sheet=SHEET if shown else None,
             cameras=cameras,
             texts=options.card,
         )
         return merged_card(self._existing_card(state, known), facts)
 
-    def _existing_card(self, state: State, known: Known | None) -> str | None:
+    def _existing_card(self, state: RepositoryState, known: KnownCommit | None) -> str | None:
         """Return the card to go on from: the Hub's, or the folder's where only that has changed."""
         here = self.root / CARD
         ours = here.read_text(errors="replace") if here.is_file() else None
@@ -246,9 +257,9 @@ class _Push:
             return ours
         if ours is not None and known is not None and known.files.get(CARD) == there.digest:
             return ours
-        with tempfile.TemporaryDirectory(prefix="demoreel-push-") as folder:
-            path = self.repository.fetch(CARD, state.head, Path(folder))
-            theirs = path.read_text(errors="replace")
+        with scratch_folder() as folder:
+            self.repository.fetch(state, [CARD], folder)
+            theirs = (folder / CARD).read_text(errors="replace")
         if ours is not None and without_block(ours) != without_block(theirs):
             self._note(f"the {CARD} on the Hub is kept; the folder's was not sent")
         return theirs
@@ -257,12 +268,12 @@ class _Push:
         if text not in self.notes:
             self.notes.append(text)
 
-    def _commit(self, plan: Plan, state: State) -> str:
+    def _commit(self, plan: PushPlan, state: RepositoryState) -> str:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         for file in plan.send:
             if file.name not in self._sent or isinstance(file.content, bytes):
-                self._sent[file.name] = CommitOperationAdd(file.name, _as_given(file.content))
+                self._sent[file.name] = CommitOperationAdd(file.name, file.content)
         self._send(plan)
         self._refuse_changed()
         operations: list[Any] = [self._sent[file.name] for file in plan.send]
@@ -271,7 +282,7 @@ class _Push:
             operations, message=self.options.message or self._message(), parent=state.head
         )
 
-    def _send(self, plan: Plan) -> None:
+    def _send(self, plan: PushPlan) -> None:
         done, total = 0, max(plan.bytes, 1)
         for batch in _batches(plan.send):
             self.repository.send([self._sent[file.name] for file in batch])
@@ -284,7 +295,7 @@ class _Push:
                 raise DatasetBusyError(
                     "A file of the dataset changed while it was being pushed; nothing was "
                     "published.",
-                    hint="let whoever writes it finish, then push again",
+                    hint="let the process that writes it finish, then push again",
                     file=file.content,
                 )
 
@@ -293,7 +304,7 @@ class _Push:
         episodes, frames = len(reader.episodes), reader.episodes.total_frames
         return f"Push {reader.layout}: {episodes} episodes, {frames} frames"
 
-    def _finish(self, done: PushReport, commit: str, state: State) -> PushReport:
+    def _finish(self, done: PushReport, commit: str, state: RepositoryState) -> PushReport:
         """Move the tag, and remember what is on the Hub now."""
         if done.tag is not None and state.tags.get(done.tag) != commit:
             self.repository.move_tag(done.tag, commit)
@@ -305,7 +316,7 @@ class _Push:
         self.report(1.0)
         return done
 
-    def _report(self, plan: Plan, state: State) -> PushReport:
+    def _report(self, plan: PushPlan, state: RepositoryState) -> PushReport:
         tag = self.reader.info.version if self.options.tag_version else None
         return PushReport(
             repo_id=self.repository.repo_id,
@@ -351,11 +362,7 @@ def _folder_of(dataset: str | os.PathLike[str] | Dataset) -> Path:
 
 
 def _refuse_missing(reader: Reader, names: set[str], *, videos: bool) -> None:
-    """Refuse a dataset that lies here in part: pushed, it would be in part on the Hub, too.
-
-    Raises:
-        ArgumentError: A file that the metadata name is not there.
-    """
+    """Refuse a dataset that lies here in part: pushed, it would be in part on the Hub, too."""
     if reader.layout.startswith("lance"):
         return  # each of its tables knows its files
     cameras = [camera for camera in reader.info.video_keys if videos]
@@ -373,23 +380,23 @@ def _refuse_missing(reader: Reader, names: set[str], *, videos: bool) -> None:
 
 
 @contextmanager
-def _held(root: Path) -> Iterator[None]:
-    """Keep others from writing to the dataset; what a dead writer had begun is finished first.
-
-    Raises:
-        DatasetBusyError: Somebody is writing, or has left episodes to be encoded.
-    """
-    open_reader(root)  # finishes a commit that a kill has left
-    if any((root / HIDDEN / "encoding").glob("*/sealed.json")):
-        raise DatasetBusyError(
-            "Episodes of this dataset wait to be encoded.",
-            hint="demoreel.open() it once, or finish the recording; then push",
-            dataset=root,
-        )
+def _held(root: Path, *, dry_run: bool) -> Iterator[None]:
+    """Keep others from writing to the dataset."""
+    open_reader(root)
+    refuse_waiting(root, "pushed")
+    if dry_run:  # which writes nothing, not even a lock
+        if is_held(root):
+            raise DatasetBusyError(
+                "The dataset is being written by another process.",
+                hint="finish that recording, or wait for it",
+                dataset=root,
+            )
+        yield
+        return
     there = (root / HIDDEN).is_dir()
     try:
         lock = WriterLock(root)
-    except OSError:  # where nobody can write, nobody needs to be kept from it
+    except OSError:  # a disk that cannot be written needs no lock
         yield
         return
     try:
@@ -405,11 +412,7 @@ def _texts(name: str, values: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(listed)
 
 
-def _as_given(content: Path | bytes) -> str | bytes:
-    return content if isinstance(content, bytes) else os.fspath(content)
-
-
-def _state(file: LocalFile) -> tuple[int, int, int] | None:
+def _state(file: FileToPush) -> tuple[int, int, int] | None:
     if isinstance(file.content, bytes):
         return None
     try:
@@ -419,8 +422,8 @@ def _state(file: LocalFile) -> tuple[int, int, int] | None:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _batches(files: Sequence[LocalFile]) -> Iterator[list[LocalFile]]:
-    batch: list[LocalFile] = []
+def _batches(files: Sequence[FileToPush]) -> Iterator[list[FileToPush]]:
+    batch: list[FileToPush] = []
     for file in files:
         if batch and (
             len(batch) == _FILES_AT_ONCE or sum(f.size for f in batch) + file.size > _BYTES_AT_ONCE

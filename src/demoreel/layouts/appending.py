@@ -8,52 +8,32 @@ it is visible. There is one writer at a time; readers wait for nobody.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from demoreel.errors import ArgumentError, DatasetNotFoundError, DiskFullError, MetadataError
-from demoreel.layouts.writing import PathLike, ProbedVideo, Values, write_json
+from demoreel.errors import (
+    ArgumentError,
+    DatasetNotFoundError,
+    DemoreelError,
+    DiskError,
+    DiskFullError,
+    MetadataError,
+)
+from demoreel.layouts.writing import EpisodeDraft, PathLike, Values, write_json
 from demoreel.model import Info, Stats
 from demoreel.model.stats import combine_stats
-from demoreel.storage.atomic import staged
-from demoreel.storage.no_room import says_no_room
-
-Videos = Mapping[str, Path | ProbedVideo]
-"""A finished video of each camera."""
+from demoreel.storage.commit.journal import is_pending
+from demoreel.storage.commit.staging import staged
+from demoreel.storage.no_room import reason_of, says_no_room
 
 APPENDABLE = ("v3.0", "lance-video", "lance-native")
 """The layouts that episodes can be appended to."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeDraft:
-    """An episode that is ready to be committed.
-
-    Attributes:
-        columns: Every declared feature that is no camera, one row a frame. ``timestamp`` may be
-            among them; the other default columns are made by the appender.
-        tasks: The task of every frame.
-        videos: For each video camera a finished mp4 of exactly this episode's frames; or a function
-            that waits for them, which is called when all else is written. What was probed is not
-            probed again. The appender takes the files over when the episode is committed; until
-            then they stay.
-        images: For each image camera the encoded pictures.
-        stats: The episode's statistics; empty where there are none.
-        histograms: For cameras whose levels were counted, channels x levels: the very counts that
-            their statistics follow from.
-    """
-
-    columns: Mapping[str, Values]
-    tasks: Sequence[str]
-    videos: Videos | Callable[[], Videos] = field(default_factory=dict)
-    images: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
-    stats: Stats = field(default_factory=dict)
-    histograms: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class Appender(Protocol):
@@ -112,13 +92,8 @@ class Appender(Protocol):
             VideoError: A video does not open.
             DiskFullError: There is no room. The dataset and the draft are as they were; append
                 again when there is.
-        """
-        ...
-
-    def rehearse(self, draft: EpisodeDraft, *, total_stats: Stats | None = None) -> None:
-        """Make all that ``append`` would make of such an episode, and leave nothing of it.
-
-        The first ``append`` then takes no longer than those after it.
+            DiskError: The disk fails otherwise; the message says what is saved. Appending the same
+                draft again, when the cause is gone, saves it once.
         """
         ...
 
@@ -131,6 +106,14 @@ class Appender(Protocol):
             stats: The statistics.
             approximate: Kinds that are not exactly those of the data, by feature; None if nothing
                 is known of that.
+        """
+        ...
+
+    def recover(self) -> None:
+        """Settle or undo a commit that has failed before, if one has; the others do so, too.
+
+        Raises:
+            DiskError: The disk still fails; the message says what is saved.
         """
         ...
 
@@ -159,6 +142,7 @@ def create_appender(root: PathLike, info: Info, *, layout: str = "v3.0") -> Appe
     Raises:
         TargetExistsError: There is something at ``root``.
         ArgumentError: ``info`` or ``layout`` is not one that can be appended to.
+        DiskError: The disk is full or fails; there is nothing at ``root``.
     """
     if layout not in APPENDABLE:
         raise _cannot_append(layout)
@@ -169,23 +153,24 @@ def create_appender(root: PathLike, info: Info, *, layout: str = "v3.0") -> Appe
     if layout == "lance-native":
         extra["storage_format"] = "lance"
     empty = replace(info, total_episodes=0, total_frames=0, total_tasks=0, splits={}, extra=extra)
-    with staged(root) as folder:
-        write_json(folder / "meta" / "info.json", empty.to_json())
-        _write_empty_tables(folder, empty, layout, name=Path(os.path.abspath(root)).name)
-    return _appender_for(Path(root), empty)
+    with no_room_is_an_error(Path(root)):
+        with staged(root) as folder:
+            write_json(folder / "meta" / "info.json", empty.to_json())
+            _write_empty_tables(folder, empty, layout, name=Path(os.path.abspath(root)).name)
+        try:
+            return _appender_for(Path(root), empty)
+        except BaseException:
+            shutil.rmtree(root, ignore_errors=True)  # made above, and nobody has it yet
+            raise
 
 
 def _write_empty_tables(folder: Path, info: Info, layout: str, *, name: str) -> None:
     """Write the tables of a Lance dataset without episodes; they say which layout it is."""
     try:
-        if layout == "lance-native":
-            from demoreel.layouts.lance_native.appender import write_empty_tables
+        if layout.startswith("lance"):
+            from demoreel.layouts.lance.append import write_empty_tables
 
-            write_empty_tables(folder, info)
-        elif layout == "lance-video":
-            from demoreel.layouts.lance_video import appender as lance_video
-
-            lance_video.write_empty_tables(folder, info, name=name)
+            write_empty_tables(folder, info, layout, name=name)
     except MetadataError as error:  # of what the caller wants, not of a file
         raise ArgumentError(error.what, hint=error.hint) from error
 
@@ -200,8 +185,9 @@ def open_appender(root: PathLike) -> Appender:
         DatasetBusyError: Another process is appending to it.
         MetadataError: Its metadata are broken, or not such that episodes can follow.
         ArgumentError: Its layout is one that cannot be appended to.
+        DiskError: The disk is full or fails; every saved episode is there.
     """
-    from demoreel.storage.json_files import read_json
+    from demoreel.layouts.meta import read_info
 
     info_path = Path(root) / "meta" / "info.json"
     if not info_path.is_file():
@@ -210,23 +196,22 @@ def open_appender(root: PathLike) -> Appender:
             hint="begin one with demoreel.create",
             path=Path(root),
         )
-    return _appender_for(Path(root), Info.from_json(read_json(info_path), where=str(info_path)))
+    with no_room_is_an_error(Path(root)):
+        info = read_info(info_path)
+        return _appender_for(Path(root), info)
 
 
 def _appender_for(root: Path, info: Info) -> Appender:
     from demoreel.layouts.detect import layout_and_table
 
     layout, table = layout_and_table(root, info)
-    if layout == "lance-native":
-        from demoreel.layouts.lance_native.appender import lance_native_appender
-
-        return lance_native_appender(root, info)
-    if layout == "lance-video":
-        from demoreel.layouts.lance_video.appender import lance_video_appender
-
-        return lance_video_appender(root, table)
-    if layout != "v3.0":
+    if layout not in APPENDABLE:
         raise _cannot_append(layout)
+    if layout.startswith("lance"):
+        from demoreel.layouts.lance.append import LanceAppender
+        from demoreel.layouts.lance.schemas import schema_of
+
+        return LanceAppender(root, schema_of(layout, table, info))
     from demoreel.layouts.v3.appender import V3Appender
 
     return V3Appender(root)
@@ -257,14 +242,46 @@ def merged_stats(total: Stats, more: Stats) -> Stats:
 
 @contextmanager
 def no_room_is_an_error(root: Path) -> Iterator[None]:
-    """Turn the errors of a full disk into one that says so, and what to do."""
+    """Turn the errors of a disk that is full or fails into one that says what is saved.
+
+    Raises:
+        DiskFullError: There is no room.
+        DiskError: The disk fails otherwise.
+    """
     try:
         yield
     except Exception as error:
-        if isinstance(error, DiskFullError) or not says_no_room(error):
+        full = says_no_room(error)
+        disk = isinstance(error, OSError) and not isinstance(error, DemoreelError)
+        if isinstance(error, DiskError) or not (full or disk):
             raise
-        raise DiskFullError(
-            "There is no room on the disk for this, so nothing was written.",
-            hint="free some space on the disk of this dataset, then do it again",
-            dataset=root,
-        ) from error
+        raise disk_error(error, root) from error
+
+
+def disk_error(error: Exception, root: Path, *, what: str = "") -> DiskError:
+    """Return the error of a disk that is full or fails, and say what became of a commit.
+
+    Args:
+        error: What the system said.
+        root: The dataset's folder.
+        what: What was not done, and what is saved; without, that of a commit.
+    """
+    full, reason = says_no_room(error), reason_of(error)
+    begin = "There is no room on the disk" if full else f"The disk fails ({reason})"
+    hint = "free some space on the disk of this dataset" if full else "see what the disk needs"
+    if what:
+        whole = f"{begin}: {what}"
+    elif is_pending(root):
+        whole = (
+            f"{begin}, and a commit that had begun could be neither completed nor undone. Doing it "
+            "again saves it once; left so, the next writer of the dataset completes it."
+        )
+    else:
+        whole = (
+            f"{begin} for this, so nothing was written."
+            if full
+            else f"{begin}, so nothing was written."
+        )
+    return (DiskFullError if full else DiskError)(
+        whole, hint=f"{hint}, then do it again", dataset=root
+    )

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from demoreel.errors import TableError
 from demoreel.model import Feature
+from demoreel.model.numbers import misfit, range_of
 from demoreel.storage.arrow import as_numpy, is_number
 
 
@@ -41,11 +42,22 @@ def numbers(
         )
     if values.null_count:
         raise TableError(f"Column {feature.key!r} has missing values.", file=where)
-    if not is_number(values.type) or not _fits(as_numpy(values), feature.numpy_dtype, from_floats):
+    if not is_number(values.type) or not _kind_fits(
+        as_numpy(values).dtype, feature.numpy_dtype, from_floats
+    ):
         raise TableError(
             f"Column {feature.key!r} holds {values.type}; info.json declares {feature.dtype}.",
             hint="the table and info.json were not written together",
             file=where,
+        )
+    odd = misfit(as_numpy(values), feature.numpy_dtype)
+    if odd is not None:
+        raise TableError(
+            f"Column {feature.key!r} holds {values[odd].as_py()!r}; info.json declares "
+            f"{feature.dtype} ({range_of(feature.numpy_dtype)}).",
+            hint="the table and info.json were not written together",
+            file=where,
+            row=odd // wanted if wanted else odd,
         )
     as_declared = np.asarray(as_numpy(values), dtype=feature.numpy_dtype)
     return as_declared.reshape(rows, *feature.item_shape)
@@ -80,16 +92,11 @@ def _even(array: pa.Array, wanted: int) -> bool:
     return bool((np.diff(edges) == wanted).all())
 
 
-def _fits(values: np.ndarray, dtype: np.dtype[Any], from_floats: bool) -> bool:
-    """Whether the declared kind of number can hold these values."""
-    if from_floats and values.dtype.kind == "f" and dtype.kind in "biu":
-        with np.errstate(invalid="ignore"):  # not a number, or too large: not equal afterwards
-            return bool((values.astype(dtype).astype(values.dtype) == values).all())
-    if np.can_cast(values.dtype, dtype, casting="same_kind"):
-        return True
-    if values.dtype.kind in "biu" and dtype.kind in "biu":
-        return bool((values.astype(dtype) == values).all())
-    return values.dtype.kind in "biu" and dtype.kind == "f"
+def _kind_fits(given: np.dtype[Any], declared: np.dtype[Any], from_floats: bool) -> bool:
+    """Whether the declared kind of number may hold such values, as far as each of them fits."""
+    if given.kind in "biu":
+        return declared.kind in "biuf"
+    return declared.kind == "f" or (from_floats and declared.kind in "biu")
 
 
 def pictures(array: pa.Array, *, key: str, where: str) -> pa.Array:

@@ -16,13 +16,14 @@ import numpy as np
 
 from demoreel.media.video import Video
 from demoreel.model import Episodes, Info, Stats, Tasks
+from demoreel.storage.commit.consistent import FolderState
 
 Column = np.ndarray | list[Any]
 """A column of rows: an array for numbers, a list for text and language."""
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class VideoClip:
     """Where one episode's pictures of one camera lie.
 
     Attributes:
@@ -50,6 +51,8 @@ class Reader(Protocol):
         meta: The folder of its metadata: of an older version of a Lance dataset, that version's.
         info: What the dataset says of itself.
         tasks: Its tasks.
+        state: The state of the folder that they belong to; None where objects in a store are
+            pinned one by one.
     """
 
     layout: str
@@ -57,6 +60,27 @@ class Reader(Protocol):
     meta: Path
     info: Info
     tasks: Tasks
+    state: FolderState | None
+
+    @property
+    def is_as_opened(self) -> bool:
+        """Whether all files that were opened so far belong to the metadata that were read."""
+        ...
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its pictures lie in an object store or on the Hub."""
+        ...
+
+    def expect(self, pictures: Mapping[str, np.ndarray]) -> None:
+        """Fetch what tells where pictures lie that will be wanted, for all at the same time.
+
+        Does nothing where the dataset is local.
+
+        Args:
+            pictures: The rows of which pictures are wanted, by camera.
+        """
+        ...
 
     @property
     def episodes(self) -> Episodes:
@@ -90,7 +114,7 @@ class Reader(Protocol):
         """Return the encoded pictures of a camera whose pictures lie in the tables."""
         ...
 
-    def clip(self, position: int, camera: str) -> Clip:
+    def clip(self, position: int, camera: str) -> VideoClip:
         """Return where the episode at ``position`` lies in a camera's videos.
 
         Raises:

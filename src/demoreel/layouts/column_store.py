@@ -101,6 +101,15 @@ class ColumnStore:
         self._columns = {key: MemoryColumn(rows, *kind) for key, kind in self._kinds.items()}
         self._filled = MemoryColumn(len(self._episodes), np.dtype(np.uint8), ())
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes read what is written here."""
+        return self._scratch is not None
+
+    def filled(self) -> np.ndarray:
+        """Return the positions of the episodes that are wholly here."""
+        return np.flatnonzero(self._filled.values)
+
     def numbers(self, rows: np.ndarray, keys: Sequence[str], fill: Fill) -> dict[str, np.ndarray]:
         """Return columns of these rows; one indexing operation each once decoded.
 
@@ -123,7 +132,8 @@ class ColumnStore:
         except OSError:
             if self._scratch is None:
                 raise
-            # The scratch disk is full: go on in memory rather than stop a training run.
+            # The scratch disk is full, or the dataset has changed: go on in memory rather than
+            # stop a training run.
             self._scratch = None
             self._allocate_memory()
             fill(positions)
@@ -160,6 +170,20 @@ class StoredNumbers(ABC):
     def numbers(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray]:
         """Return numeric columns of these rows; one indexing operation each once decoded."""
         return self._store.numbers(rows, keys, self._fill)
+
+    def decoded(self, most: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return rows of episodes that were decoded before, and their numbers; no file is read.
+
+        Args:
+            most: Episodes to choose, spread over all that were decoded.
+        """
+        filled = self._store.filled()
+        if len(filled) > most:
+            filled = filled[np.linspace(0, len(filled) - 1, most).astype(np.intp)]
+        start, keys = self._episodes.start, [feature.key for feature in self._numeric]
+        spans = [np.arange(int(start[p]), int(start[p + 1])) for p in filled.tolist()]
+        rows = np.concatenate([np.zeros(0, np.int64), *spans])
+        return rows, self.numbers(rows, keys) if len(rows) else {}
 
     def numbers_once(self, first: int, stop: int) -> dict[str, np.ndarray]:
         """Return all numeric columns of the episodes at these positions, and keep nothing."""

@@ -6,7 +6,8 @@ The way back, with its checks of other people's files, is ``arrow_in.py``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,18 @@ import pyarrow as pa
 
 from demoreel.errors import ArgumentError
 from demoreel.model import Feature
+from demoreel.model.numbers import cast_numbers
 from demoreel.storage.arrow import from_numpy
 
 _MOST_DIMENSIONS = 5  # the datasets library, which lerobot reads tables with, has Array2D..Array5D
 _LANGUAGE_FIELDS = ("role", "content", "style", "timestamp", "camera", "tool_calls")
 _PICTURE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+_BYTES_AT_ONCE = 1 << 27  # of numbers that are worked on together
+_IMAGE_BYTES_AT_ONCE = 1 << 25
+
+FEW_BYTES = 1 << 23
+"""Bytes of encoded images that are compared together, or that a thread works on."""
+
 _JPEG_START = b"\xff\xd8"
 
 
@@ -51,6 +59,42 @@ def arrow_type(feature: Feature) -> pa.DataType:
     return kind
 
 
+def rows_at_once(features: Iterable[Feature], most: int) -> int:
+    """Return how many rows are worked on together: fewer where their numbers are many.
+
+    Args:
+        features: The dataset's features.
+        most: As many at most.
+    """
+    numbers = (f for f in features if f.is_numeric)
+    width = sum(math.prod(f.shape) * f.numpy_dtype.itemsize for f in numbers)
+    return max(1, min(most, _BYTES_AT_ONCE // max(1, width)))
+
+
+def image_steps(
+    encoded: Callable[[np.ndarray, str], Sequence[bytes | None]],
+    rows: np.ndarray,
+    keys: Sequence[str],
+    most: int,
+    *,
+    most_bytes: int = _IMAGE_BYTES_AT_ONCE,
+) -> list[tuple[int, int]]:
+    """Return pieces of rows, from one to another, whose images are in memory together.
+
+    The first row's tell how large they are.
+
+    Args:
+        encoded: Reads the images of rows of a camera.
+        rows: The rows.
+        keys: The cameras.
+        most: At most so many rows in a piece.
+        most_bytes: And so many bytes, or one row.
+    """
+    size = sum(len(encoded(rows[:1], key)[0] or b"") for key in keys) if len(rows) else 0
+    step = max(1, min(most, most_bytes // max(1, size)))
+    return [(at, min(at + step, len(rows))) for at in range(0, len(rows), step)]
+
+
 def to_arrow(values: np.ndarray | Sequence[Any], feature: Feature, *, length: int) -> pa.Array:
     """Turn one episode's values into a column.
 
@@ -75,7 +119,7 @@ def to_arrow(values: np.ndarray | Sequence[Any], feature: Feature, *, length: in
             return _pictures(values)
         if feature.is_string:
             return pa.array(list(values), pa.string())
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, AttributeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, AttributeError) as error:
         raise ArgumentError(
             f"Column {feature.key!r} is declared as {feature.dtype}, which these values are not "
             f"({error})."
@@ -91,12 +135,8 @@ def _numbers(values: np.ndarray, feature: Feature) -> pa.Array:
             f"Column {feature.key!r} has frames of shape {values.shape[1:]}; "
             f"{feature.shape} was declared."
         )
-    if not np.can_cast(values.dtype, feature.numpy_dtype, casting="same_kind"):
-        raise ArgumentError(
-            f"Column {feature.key!r} holds {values.dtype}; {feature.dtype} was declared, and would "
-            "not hold it."
-        )
-    array = from_numpy(np.ascontiguousarray(values, feature.numpy_dtype).reshape(-1))
+    fitting = cast_numbers(values, feature, rows=True)
+    array = from_numpy(np.ascontiguousarray(fitting).reshape(-1))
     if len(feature.item_shape) == 1:
         return pa.FixedSizeListArray.from_arrays(array, feature.shape[0])
     for size in reversed(feature.item_shape):

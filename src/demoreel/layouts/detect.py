@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from demoreel.errors import (
@@ -10,18 +11,21 @@ from demoreel.errors import (
     DatasetNotFoundError,
     MetadataError,
     UnsupportedVersionError,
+    refuse_shortage,
 )
 from demoreel.layouts.base import Reader
-from demoreel.layouts.lance_history import has_history, metadata_of
+from demoreel.layouts.meta import read_info
+from demoreel.layouts.persisted_files import persisted_folders
 from demoreel.model import Info
-from demoreel.storage.json_files import read_json
-from demoreel.storage.lance_places import RemotePlace
-from demoreel.storage.replace import finish_replacing
-from demoreel.storage.settled import settled
+from demoreel.model.feature import quoted
+from demoreel.model.problems import Note, Problem, refuse
+from demoreel.storage.commit.consistent import FolderState, consistent_read
+from demoreel.storage.commit.replace import wait_for_replacing
+from demoreel.storage.folder import DatasetFolder
+from demoreel.storage.place import RemotePlace
 
 if TYPE_CHECKING:
-    from demoreel.layouts.lance_reader import LanceReader
-    from demoreel.storage.far.folder import FarFolder
+    from demoreel.storage.remote.folder import RemoteFolder
 
 _OLD_HUB_TABLES = ("frames", "videos", "episodes")
 
@@ -32,12 +36,13 @@ def open_reader(
     version: int | None = None,
     tag: str | None = None,
     tables: Path | RemotePlace | None = None,
-    far: FarFolder | None = None,
+    remote: RemoteFolder | None = None,
+    pending: bool = True,
 ) -> Reader:
-    """Open the dataset in this folder, whatever its layout.
+    """Open the dataset in this folder, whatever its layout. Nothing is written.
 
     Cost: reads the metadata, no table and no video; with a version or a tag, or where the tables
-    lie in an object store, a table's manifest.
+    lie in an object store, a table's manifest. Where saved episodes wait to be encoded, their rows.
 
     Args:
         root: The dataset's folder.
@@ -46,20 +51,36 @@ def open_reader(
         tables: Where the Lance tables lie if not in ``root``: their folder, or the table of rows
             (``NAME.lance``), which also says which one it is if there are several. In an object
             store, the table of rows.
-        far: The folder far away that ``root`` holds a copy of the metadata of.
+        remote: The remote folder that ``root`` holds a copy of the metadata of.
+        pending: Whether saved episodes that wait for their encoders are part of it. They are of no
+            version that is named. Writers, which commit them, leave them out.
 
     Raises:
         DatasetNotFoundError: The folder is not there, or holds no dataset.
+        UnfinishedError: A writer died in the middle of a commit.
         UnsupportedVersionError: Its version or layout is not readable.
         MetadataError: Its metadata are broken, or it has no episodes.
         ArgumentError: There is no such version or tag, or the layout has none.
         TableError: A table in an object store does not open.
+        ShortageError: The process may open no more files, or start no more threads.
     """
     if version is not None and tag is not None:
         raise ArgumentError("version= and tag= both name a version.", hint="give one of them")
     if not root.exists():
-        finish_replacing(root)
-    return settled(root, lambda: _open_as_it_lies(root, version, tag, tables, far))
+        wait_for_replacing(root)
+    overlay = pending and version is None and tag is None and remote is None
+
+    def read() -> Reader:
+        state = FolderState(root)  # before the metadata: what changes meanwhile must show
+        reader = _open_as_it_lies(root, version, tag, tables, remote, overlay)
+        reader.state = state if remote is None else None
+        return reader
+
+    try:
+        return consistent_read(root, read)
+    except (OSError, RuntimeError) as error:
+        refuse_shortage(error)
+        raise
 
 
 def _open_as_it_lies(
@@ -67,7 +88,8 @@ def _open_as_it_lies(
     version: int | None,
     tag: str | None,
     tables: Path | RemotePlace | None,
-    far: FarFolder | None,
+    remote: RemoteFolder | None,
+    overlay: bool,
 ) -> Reader:
     if _lance_tables(root / "data").issuperset(_OLD_HUB_TABLES):
         raise UnsupportedVersionError(
@@ -79,16 +101,21 @@ def _open_as_it_lies(
     info_path = root / "meta" / "info.json"
     if not info_path.is_file():
         raise _not_a_dataset(root)
-    info = Info.from_json(read_json(info_path), where=str(info_path))
+    waits = remote is not None and bool(remote.deferred("meta/episodes/"))
+    info = read_info(info_path, is_whole=not waits)
+    persisted = persisted_folders(root)
     no_episodes = MetadataError(
-        "The dataset has no episodes yet.", hint="record one, then open it", dataset=root
+        f"The dataset has no episodes yet{' that are committed' * bool(persisted)}.",
+        hint=f"demoreel finish {quote(str(root))}" if persisted else "record one, then open it",
+        dataset=root,
     )
-    waits = far is not None and bool(far.waits("meta/episodes/"))
-    if not waits and _is_new(root, info):
+    if overlay and persisted:
+        return _with_waiting(root, info, tables, no_episodes)
+    if not waits and is_new(root, info):
         raise no_episodes
     if tables is None:
-        layout, table = _layout(root, info)
-        reader = _reader_for(root, info, layout, table, version=version, tag=tag, far=far)
+        layout, table = layout_and_table(root, info)
+        reader = _reader_for(root, info, layout, table, version=version, tag=tag, remote=remote)
     else:
         folder: Path | RemotePlace
         if isinstance(tables, RemotePlace):
@@ -101,17 +128,36 @@ def _open_as_it_lies(
     return reader
 
 
+def _with_waiting(
+    root: Path, info: Info, tables: Path | RemotePlace | None, no_episodes: MetadataError
+) -> Reader:
+    """Return a reader that has the saved episodes which wait for their encoders, too."""
+    from demoreel.layouts.pending import PendingReader, find_waiting, warn_of_damaged
+
+    base = None
+    if not is_new(root, info):
+        base = _open_as_it_lies(root, None, None, tables, None, overlay=False)
+    waiting = find_waiting(root, info)
+    warn_of_damaged(root, waiting.damaged)
+    if not waiting.episodes:
+        if base is None:
+            raise no_episodes
+        return base
+    return PendingReader(
+        base,
+        root=root,
+        info=info,
+        layout=base.layout if base is not None else layout_and_table(root, info)[0],
+        waiting=waiting,
+    )
+
+
 def layout_of(root: Path, info: Info) -> str:
     """Return the name of the layout that lies in this folder."""
-    return _layout(root, info)[0]
+    return layout_and_table(root, info)[0]
 
 
-def layout_and_table(root: Path, info: Info) -> tuple[str, str]:
-    """Return the layout's name, and the Lance table's where it has a name of its own."""
-    return _layout(root, info)
-
-
-def _is_new(root: Path, info: Info) -> bool:
+def is_new(root: Path, info: Info) -> bool:
     """Whether the dataset is as a recorder begins it: nothing but an info.json."""
     if info.version != "v3.0" or info.total_episodes or (root / "meta" / "tasks.parquet").exists():
         return False
@@ -127,28 +173,29 @@ def _reader_for(
     version: int | None,
     tag: str | None,
     tables: Path | RemotePlace | None = None,
-    far: FarFolder | None = None,
+    remote: RemoteFolder | None = None,
 ) -> Reader:
     if layout.startswith("lance"):
         meta = root / "meta"
-        if far is not None:
-            tables = far.tables
+        if remote is not None:
+            tables = remote.tables
         if version is not None or tag is not None:
-            meta, info = _of_version(root, info, table, version, tag, tables, far)
+            meta, info = _of_version(root, info, table, version, tag, tables, remote)
         later = None
-        if far is not None:
-            from demoreel.layouts.far_readers import episodes_later
+        if remote is not None:
+            later = remote.later(f"{meta.relative_to(root).as_posix()}/episodes/")
+        from demoreel.layouts.lance.reader import LanceReader
 
-            later = episodes_later(far, meta.relative_to(root).as_posix())
-        return _lance_reader(layout)(
+        return LanceReader(
             root,
             info,
+            layout,
             table,
             version=version,
             tag=tag,
             tables=tables,
             meta=meta,
-            cache=far.cache if far is not None else None,
+            cache=remote.cache if remote is not None else None,
             before_episodes=later,
         )
     if version is not None or tag is not None:
@@ -157,31 +204,14 @@ def _reader_for(
             hint="leave version= and tag= out",
             dataset=root,
         )
-    if far is not None:
-        from demoreel.layouts.far_readers import FarV2Reader, FarV3Reader
-
-        return (FarV2Reader if layout.startswith("v2") else FarV3Reader)(far, info)
+    folder = remote or DatasetFolder(root)
     if layout.startswith("v2"):
         from demoreel.layouts.v2.reader import V2Reader
 
-        return V2Reader(root, info)
+        return V2Reader(folder, info)
     from demoreel.layouts.v3.reader import V3Reader
 
-    return V3Reader(root, info)
-
-
-def _lance_reader(layout: str) -> type[LanceReader]:
-    if layout == "lance-native":
-        from demoreel.layouts.lance_native.reader import LanceNativeReader
-
-        return LanceNativeReader
-    if layout == "lance-video":
-        from demoreel.layouts.lance_video.reader import LanceVideoReader
-
-        return LanceVideoReader
-    from demoreel.layouts.lance_frames.reader import LanceFramesReader
-
-    return LanceFramesReader
+    return V3Reader(folder, info)
 
 
 def _of_version(
@@ -191,41 +221,50 @@ def _of_version(
     version: int | None,
     tag: str | None,
     tables: Path | RemotePlace | None,
-    far: FarFolder | None,
+    remote: RemoteFolder | None,
 ) -> tuple[Path, Info]:
     """Return the metadata that belong to a version: their folder, and its ``info.json``."""
+    from demoreel.layouts.lance.history import has_history, metadata_of
+
     if not has_history(root):
         return root / "meta", info
     if version is None:
-        from demoreel.storage.lance_tables import LanceTable
+        from demoreel.layouts.lance.tables import LanceTable
 
-        place = (tables or root) / f"{table}.lance"
-        where = str(place) if isinstance(place, Path) else place
-        version = LanceTable(where, tag=tag).version
+        version = LanceTable((tables or root) / f"{table}.lance", tag=tag).version
     meta = metadata_of(root, version)
-    if far is not None:
+    if remote is not None:
         under = f"{meta.relative_to(root).as_posix()}/"
-        far.bring(under, leaving=f"{under}episodes/")
+        remote.fetch(under, leaving=f"{under}episodes/")
     path = meta / "info.json"
-    return meta, Info.from_json(read_json(path), where=str(path))
+    return meta, read_info(path)
 
 
-def _layout(root: Path, info: Info) -> tuple[str, str]:
-    """Return the layout's name, and the Lance table's where it has a name of its own."""
+def layout_and_table(root: Path, info: Info, note: Note = refuse) -> tuple[str, str]:
+    """Return the layout's name, and the Lance table's where it has a name of its own.
+
+    Args:
+        root: The dataset's folder.
+        info: Its info.
+        note: Takes the problem where the layout cannot be told; the names are then empty.
+    """
     storage = info.extra.get("storage_format", "lerobot")
     if storage not in ("lerobot", "lance"):
-        raise MetadataError(
-            f"This dataset's storage_format is {storage!r}; demoreel reads 'lerobot' and 'lance'.",
+        error = MetadataError(
+            f"This dataset's storage_format is {quoted(storage)}; demoreel reads 'lerobot' and "
+            "'lance'.",
             hint="a newer format needs a newer demoreel",
             file=root / "meta" / "info.json",
         )
+        note(Problem("storage-unknown", error))
+        return "", ""
     tables = _lance_tables(root)
     # lerobot-lancedb 0.3.0 did not yet write storage_format.
     if storage == "lance" or {"frames", "videos"} <= tables:
         return "lance-native", "frames"
     if info.version.startswith("v2") or not tables or any(root.glob("data/*/*.parquet")):
         return info.version, ""
-    return _named_by_its_table(root, tables)
+    return _named_by_its_table(root, tables, note)
 
 
 def _layout_of_tables(tables: Path, root: Path, info: Info) -> tuple[Path, str, str]:
@@ -246,7 +285,7 @@ def _layout_of_tables(tables: Path, root: Path, info: Info) -> tuple[Path, str, 
     if native and (not named or tables.stem == "frames"):
         return folder, "lance-native", "frames"
     if not named:
-        return folder, *_named_by_its_table(folder, found)
+        return folder, *_named_by_its_table(folder, found, refuse)
     with_videos = f"{tables.stem}_videos" in found
     return folder, "lance-video" if with_videos else "lance-frames", tables.stem
 
@@ -256,8 +295,8 @@ def _layout_in_store(table: RemotePlace, root: Path, info: Info) -> tuple[str, s
 
     Nothing is listed: a bucket may hold anything, and one may be allowed to read but not to list.
     """
-    from demoreel.layouts.lance_rows import column_names
-    from demoreel.storage.lance_tables import LanceTable
+    from demoreel.layouts.lance.schemas import column_names
+    from demoreel.layouts.lance.tables import LanceTable
 
     rows = LanceTable(table)
     if not rows.exists():
@@ -281,16 +320,18 @@ def _lance_tables(root: Path) -> set[str]:
     return {place.stem for place in root.glob("*.lance") if place.is_dir()}
 
 
-def _named_by_its_table(root: Path, tables: set[str]) -> tuple[str, str]:
+def _named_by_its_table(root: Path, tables: set[str], note: Note) -> tuple[str, str]:
     with_videos = {name for name in tables if f"{name}_videos" in tables}
     alone = tables - with_videos - {f"{name}_videos" for name in with_videos}
     if len(with_videos) + len(alone) != 1:
         names = ", ".join(sorted(with_videos | alone))
-        raise MetadataError(
+        error = MetadataError(
             f"This folder holds the Lance tables of several datasets: {names}.",
             hint="give each of them a folder of its own, with its own meta/",
             dataset=root,
         )
+        note(Problem("lance-tables-several", error))
+        return "", ""
     if with_videos:
         return "lance-video", with_videos.pop()
     return "lance-frames", alone.pop()

@@ -63,7 +63,7 @@ def approximate_stats(meta: Path, features: Mapping[str, Feature], stats: Stats)
     """Return which of a dataset's statistics are, or may be, approximate.
 
     Where nothing is known, because another program wrote them, these are: quantiles of numbers,
-    which are combined from those of episodes there, and all of pictures, of which some are looked
+    which are combined from those of episodes there, and all of frames, of which some are looked
     at.
 
     Args:

@@ -1,15 +1,15 @@
-"""How often each level occurs in an episode's pictures: a file beside the episodes' metadata.
+"""How often each level occurs in an episode's frames: a file beside the episodes' metadata.
 
-Statistics of several episodes' pictures follow exactly from these counts, quantiles too; from the
+Statistics of several episodes' frames follow exactly from these counts, quantiles too; from the
 episodes' own statistics they do not. The files are demoreel's own, in a folder that no other
 program looks into, and are named like the file under ``meta/episodes`` that they came with::
 
     meta/demoreel/histograms/chunk-000/file-000.parquet
 
 One row for each episode and camera, in any order. Another program may renumber or replace episodes
-without knowing of these files. So a row is never believed for its number: the statistics that
+without knowing of these files. So a row is never used for its number alone: the statistics that
 follow from it must be those that the episode's own metadata state; see
-``edit/statistics/believed.py``.
+``stats.levels.validated_histograms``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.errors import ArgumentError, UnknownKeyError, nearest
-from demoreel.layouts.v3.files import Place
+from demoreel.errors import ArgumentError, MetadataError, UnknownKeyError, nearest, refuse_shortage
+from demoreel.layouts.v3.files import FilePlace
+from demoreel.storage.parquet import open_parquet
 
 _IN_META = "demoreel/histograms"
 
@@ -51,7 +52,7 @@ class Histogram:
     Attributes:
         episode: The episode's ``episode_index``.
         camera: The camera's key.
-        frames: Pictures that were counted.
+        frames: Frames that were counted.
         counts: Pixels of each level: channels x levels.
     """
 
@@ -61,14 +62,15 @@ class Histogram:
     counts: np.ndarray
 
 
-def histograms_name(place: Place) -> str:
+def histograms_name(place: FilePlace) -> str:
     """Return the path of a file, relative to the dataset's folder."""
     return f"meta/{_IN_META}/chunk-{place.chunk:03d}/file-{place.file:03d}.parquet"
 
 
 def histogram_files(meta: Path) -> list[Path]:
     """Return the files below a folder of metadata; none where there are none."""
-    return sorted((meta / _IN_META).glob("*/*.parquet"))
+    # Not what is no file: opening a pipe would wait for ever.
+    return sorted(path for path in (meta / _IN_META).glob("*/*.parquet") if path.is_file())
 
 
 def check_histograms(histograms: Mapping[str, np.ndarray], cameras: Sequence[str]) -> None:
@@ -94,7 +96,7 @@ def check_histograms(histograms: Mapping[str, np.ndarray], cameras: Sequence[str
 class HistogramWriter:
     """Writes a file of histograms, some at a time; use it as a context manager.
 
-    Takes about 1 to 3 kB on disk for each episode and camera of 8-bit pictures. Where nothing is
+    Takes about 1 to 3 kB on disk for each episode and camera of 8-bit frames. Where nothing is
     added, no file is made.
 
     Args:
@@ -115,9 +117,9 @@ class HistogramWriter:
     def copy(self, path: Path) -> None:
         """Take all of another file, as they are."""
         self._flush()
-        with pq.ParquetFile(path, memory_map=False) as parquet:
-            for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=_SCHEMA.names):
-                self._write(pa.Table.from_batches([batch]).cast(_SCHEMA))
+        with open_parquet(path, kind=MetadataError) as parquet:
+            for table in parquet.blocks(_SCHEMA.names, rows=_ROWS_AT_ONCE):
+                self._write(table.cast(_SCHEMA))
 
     def _flush(self) -> None:
         if self._waiting:
@@ -174,10 +176,11 @@ def read_histograms(meta: Path) -> Iterator[Histogram]:
     """
     for path in histogram_files(meta):
         try:
-            with pq.ParquetFile(path, memory_map=False) as parquet:
-                for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=_SCHEMA.names):
-                    yield from _histograms(pa.Table.from_batches([batch]).cast(_SCHEMA))
-        except (pa.ArrowException, OSError):
+            with open_parquet(path, kind=MetadataError) as parquet:
+                for table in parquet.blocks(_SCHEMA.names, rows=_ROWS_AT_ONCE):
+                    yield from _histograms(table.cast(_SCHEMA))
+        except (pa.ArrowException, OSError, MetadataError) as error:
+            refuse_shortage(error)
             continue  # a damaged file is as good as none: statistics become approximate
 
 

@@ -9,15 +9,17 @@ batch is one indexing operation; text, language and pictures stay in Arrow.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from demoreel.errors import TableError
 from demoreel.layouts import arrow_in
@@ -26,17 +28,25 @@ from demoreel.layouts.find_rows import find_rows, runs
 from demoreel.layouts.language import parsed_rows
 from demoreel.model import Episodes, Feature, Info
 from demoreel.storage.arrow import UNREADABLE, as_numpy, is_number
-from demoreel.storage.local import refuse_special
+from demoreel.storage.commit.consistent import FolderState
+from demoreel.storage.folder import DatasetFolder
+from demoreel.storage.forks import renew_in_children
+from demoreel.storage.local import count_opening
 from demoreel.storage.lru import ByteCache
+from demoreel.storage.parquet import Parquet, open_parquet
+
+T = TypeVar("T")
 
 _ARROW_BYTES = 256 << 20
+_PASSING = 4  # rows of a large group pass by: they leave room for others
+_LARGE = 1 << 24
 _TABLE_BYTES = 64 << 20
 _SMALL = 1 << 12  # rows
 _WHICH_ROW = ("episode_index", "frame_index")
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _RowFile:
     """What is known of one parquet file.
 
     Attributes:
@@ -63,6 +73,21 @@ class _File:
         return np.searchsorted(self.edges, rows, side="right") - 1
 
 
+@dataclass(slots=True)
+class _Running:
+    """A column of a row group that is being decoded, some rows at a time.
+
+    Attributes:
+        who: Which one.
+        blocks: The blocks that follow.
+        next: The number of the next one.
+    """
+
+    who: tuple[object, ...]
+    blocks: Iterator[pa.Table]
+    next: int = 0
+
+
 class ParquetRows(StoredNumbers):
     """The tables of one dataset.
 
@@ -73,6 +98,7 @@ class ParquetRows(StoredNumbers):
         file_of: Path of the table of the episode at a position, relative to ``root``.
         file_ids: A number for each episode, equal for those that share a table.
         fingerprint: Changes when the dataset does; names the shared scratch folder.
+        state: What the dataset was when its metadata were read; None where that cannot change.
     """
 
     def __init__(
@@ -83,17 +109,28 @@ class ParquetRows(StoredNumbers):
         file_of: Callable[[int], str],
         file_ids: np.ndarray,
         fingerprint: Sequence[object],
+        state: FolderState | None = None,
     ) -> None:
         numeric = [f for f in info.features.values() if f.is_numeric]
         super().__init__(episodes, numeric, fingerprint)
         self._root = root
+        self._state = state
         self._info = info
         self._file_of = file_of
         self._file_ids = file_ids
         # Sorted once, so that the episodes of a file are found without a look at all of them.
         self._by_file = np.argsort(file_ids, kind="stable")
-        self._files: ByteCache[tuple[str, object], _File] = ByteCache(_TABLE_BYTES)
-        self._arrow: ByteCache[tuple[str, object, int, str], pa.Array] = ByteCache(_ARROW_BYTES)
+        self._files: ByteCache[tuple[str, object], _RowFile] = ByteCache(_TABLE_BYTES)
+        self._arrow: ByteCache[tuple[object, ...], pa.Array] = ByteCache(_ARROW_BYTES)
+        self._steps: dict[tuple[object, ...], int] = {}
+        self._running: _Running | None = None
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin with a lock of its own in a forked child, and with files of its own."""
+        self._lock = threading.Lock()
+        self._running = None
 
     def _fill(
         self, positions: np.ndarray, store: ColumnStore | PassingColumns | None = None
@@ -111,9 +148,26 @@ class ParquetRows(StoredNumbers):
         for position in positions:
             self._refuse_problem(file, position)
         needed = file.groups_of(positions)
-        if table is None or len(needed) < len(file.edges) - 1:
-            table = self._read(name, file, needed, [f.key for f in self._numeric])
         target = np.concatenate([file.target[file.edges[g] : file.edges[g + 1]] for g in needed])
+        if table is not None and len(needed) == len(file.edges) - 1:
+            self._refuse_stale(store)
+            self._fill_rows(name, table, target, store)
+        else:
+            at = 0
+            for block in self._blocks(name, file, needed, [f.key for f in self._numeric]):
+                self._refuse_stale(store)
+                self._fill_rows(name, block, target[at : at + len(block)], store)
+                at += len(block)
+        self._mark_filled(file, target[target >= 0], store)
+
+    def _fill_rows(
+        self,
+        name: str,
+        table: pa.Table,
+        target: np.ndarray,
+        store: ColumnStore | PassingColumns,
+    ) -> None:
+        """Store rows of a table at their positions in the dataset."""
         keep = np.flatnonzero(target >= 0)
         where = str(self._root / name)
         for feature in self._numeric:
@@ -122,9 +176,14 @@ class ParquetRows(StoredNumbers):
             for at, stop in runs(target[keep]):
                 start_row = int(target[keep[at]])
                 store.write(feature.key, start_row, _of_rows(values, keep[at:stop]))
-        self._mark_filled(file, target[keep], store)
 
-    def _refuse_problem(self, file: _File, position: int) -> None:
+    def _refuse_stale(self, store: ColumnStore | PassingColumns) -> None:
+        """Refuse to share rows of a later state: other processes have this one open."""
+        shared = store is self._store and store.is_shared
+        if shared and self._state is not None and not self._state.is_current():
+            raise OSError(errno.ESTALE, "The dataset has changed since it was opened")
+
+    def _refuse_problem(self, file: _RowFile, position: int) -> None:
         if position in file.problem:
             raise TableError(
                 file.problem[position],
@@ -135,7 +194,7 @@ class ParquetRows(StoredNumbers):
             )
 
     def _mark_filled(
-        self, file: _File, target: np.ndarray, store: ColumnStore | PassingColumns
+        self, file: _RowFile, target: np.ndarray, store: ColumnStore | PassingColumns
     ) -> None:
         """Mark the episodes that lie wholly in the row groups that were just decoded."""
         found, counts = np.unique(self._episodes.positions_of_rows(target), return_counts=True)
@@ -144,10 +203,10 @@ class ParquetRows(StoredNumbers):
             if position not in file.problem:
                 store.mark_filled(position)
 
-    def _file(self, position: int) -> _File:
+    def _file(self, position: int) -> _RowFile:
         return self._file_and_table(position)[0]
 
-    def _file_and_table(self, position: int) -> tuple[_File, pa.Table | None]:
+    def _file_and_table(self, position: int) -> tuple[_RowFile, pa.Table | None]:
         """Return what is known of a file, and its numbers if they were read to find out."""
         name = self._file_of(position)
         now = self._identity(name)
@@ -167,7 +226,7 @@ class ParquetRows(StoredNumbers):
 
     def _inspect(
         self, name: str, identity: object, expected: np.ndarray, read: list[pa.Table]
-    ) -> tuple[_File, int]:
+    ) -> tuple[_RowFile, int]:
         """Read a file's footer and its two smallest columns: which row is which.
 
         Of a small file, as v2's are, all numbers are read in one go, and put into ``read``.
@@ -184,7 +243,7 @@ class ParquetRows(StoredNumbers):
                 own = [feature.key for feature in self._numeric]
                 if present.issuperset(own):
                     keys = list(dict.fromkeys([*keys, *own]))
-            table = self._decoded(name, lambda: parquet.read(columns=keys))
+            table = self._decoded(name, lambda: parquet.read(keys))
         if len(keys) > len(_WHICH_ROW):
             read.append(table)
         episode = self._counting(table, "episode_index", name)
@@ -194,7 +253,7 @@ class ParquetRows(StoredNumbers):
         for position, places in rows.items():
             target[places] = int(self._episodes.start[position]) + np.arange(len(places))
         edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return _File(rows, target, edges, problem, identity), target.nbytes * 2 + 200 * len(rows)
+        return _RowFile(rows, target, edges, problem, identity), target.nbytes * 2 + 200 * len(rows)
 
     def _counting(self, table: pa.Table, key: str, name: str) -> np.ndarray:
         """Return a column that says which row is which."""
@@ -226,48 +285,114 @@ class ParquetRows(StoredNumbers):
             at = file.rows[position][rows[places] - int(self._episodes.start[position])]
             groups = file.group_of(at)
             for place, row, group in zip(places, at, groups.tolist(), strict=True):
-                array = self._arrow_column(self._file_of(position), file, group, feature)
-                result[place] = array[int(row - file.edges[group])].as_py()
+                inside = int(row - file.edges[group])
+                array, first = self._arrow_rows(
+                    self._file_of(position), file, group, feature, inside
+                )
+                result[place] = array[inside - first].as_py()
         if feature.is_language:
             where = str(self._root)
             return [parsed_rows(value, key=feature.key, where=where) for value in result]
         return result
 
-    def _arrow_column(self, name: str, file: _File, group: int, feature: Feature) -> pa.Array:
-        def make() -> tuple[pa.Array, int]:
-            table = self._read(name, file, [group], [feature.key])
-            array = table.column(feature.key).combine_chunks()
-            if feature.is_image:
-                array = arrow_in.pictures(array, key=feature.key, where=str(self._root / name))
-            return array, array.nbytes
+    def _arrow_rows(
+        self, name: str, file: _RowFile, group: int, feature: Feature, row: int
+    ) -> tuple[pa.Array, int]:
+        """Return values of a column of a row group, among them a row's; and the first one's row.
 
-        return self._arrow.get((name, file.identity, group, feature.key), make)
+        They are all of the group's, unless that is large: then some of them are decoded at a time.
+        """
+        who = (name, file.identity, group, feature.key)
+        length = int(file.edges[group + 1] - file.edges[group])
+        step = self._steps.get(who, length)
+        array = self._arrow.peek((*who, row // step))
+        if array is None and step == length:
+            with self._checked(name, file, [feature.key]) as parquet:
+                step = self._decoded(name, lambda: parquet.rows_at_once(group, [feature.key]))
+                if step >= length:
+                    read = partial(parquet.read, [feature.key], groups=[group])
+                    return self._keep((*who, 0), self._decoded(name, read), feature), 0
+            self._steps[who] = step
+        if array is None:
+            with self._lock:
+                array = self._decode_on(who, file, feature, row // step)
+        return array, row // step * step
 
-    def _read(self, name: str, file: _File, groups: list[int], keys: list[str]) -> pa.Table:
-        with self._open(name) as parquet:
-            if self._identity(name) != file.identity:
-                raise TableError(
-                    "A table was replaced while it was being read.",
-                    hint="another process merges the dataset's files; read again",
-                    dataset=self._root,
-                    file=name,
-                )
-            present = set(parquet.schema_arrow.names)
-            absent = [key for key in keys if key not in present]
-            if absent:
-                raise TableError(
-                    f"The table lacks the column {absent[0]!r} that info.json declares.",
-                    hint="the table and info.json were not written together",
-                    dataset=self._root,
-                    file=name,
-                )
-            return self._decoded(name, lambda: parquet.read_row_groups(groups, columns=keys))
+    def _decode_on(
+        self, who: tuple[str, object, int, str], file: _RowFile, feature: Feature, number: int
+    ) -> pa.Array:
+        """Return a block of a large row group; go on from where the last call ended, if it can."""
+        array = self._arrow.peek((*who, number))
+        if array is not None:  # another thread was here first
+            return array
+        running = self._running
+        if running is None or running.who != who or running.next > number:
+            parquet = self._checked(who[0], file, [feature.key])
+            blocks = parquet.blocks([feature.key], groups=[who[2]], rows=self._steps[who])
+            running = self._running = _Running(who, blocks)
+        while running.next <= number:
+            block = self._decoded(who[0], lambda: next(running.blocks, None))
+            if block is None:
+                raise self._shorter(who[0])
+            array = self._keep((*who, running.next), block, feature, weight=_PASSING)
+            running.next += 1
+        return array
 
-    def _open(self, name: str) -> pq.ParquetFile:
+    def _keep(
+        self, key: tuple[object, ...], table: pa.Table, feature: Feature, *, weight: int = 1
+    ) -> pa.Array:
+        """Return a column as an array, and keep it for a while."""
+        array = table.column(feature.key).combine_chunks()
+        if feature.is_image:
+            where = str(self._root / str(key[0]))
+            array = arrow_in.pictures(array, key=feature.key, where=where)
+        self._arrow.put(key, array, weight * array.nbytes)
+        if array.nbytes > _LARGE:
+            pa.default_memory_pool().release_unused()  # what it took the place of
+        return array
+
+    def _blocks(
+        self, name: str, file: _RowFile, groups: list[int], keys: list[str]
+    ) -> Iterator[pa.Table]:
+        with self._checked(name, file, keys) as parquet:
+            blocks = parquet.blocks(keys, groups=groups)
+            while (block := self._decoded(name, lambda: next(blocks, None))) is not None:
+                yield block
+
+    def _checked(self, name: str, file: _RowFile, keys: list[str]) -> Parquet:
+        """Open a table; refuse one that is another than it was, or lacks a column."""
+        parquet = self._open(name)
+        if self._identity(name) != file.identity:
+            raise TableError(
+                "A table was replaced while it was being read.",
+                hint="another process merges the dataset's files; read again",
+                dataset=self._root,
+                file=name,
+            )
+        present = set(parquet.schema_arrow.names)
+        absent = [key for key in keys if key not in present]
+        if absent:
+            raise TableError(
+                f"The table lacks the column {absent[0]!r} that info.json declares.",
+                hint="the table and info.json were not written together",
+                dataset=self._root,
+                file=name,
+            )
+        return parquet
+
+    def _shorter(self, name: str) -> TableError:
+        return TableError(
+            "A table has fewer rows than its footer says.",
+            hint="restore the file, or leave its episodes out with episodes=",
+            dataset=self._root,
+            file=name,
+        )
+
+    def _open(self, name: str) -> Parquet:
         path = self._root / name
         try:
-            refuse_special(path)
-            return pq.ParquetFile(path, memory_map=False)
+            count_opening()
+            return open_parquet(path)
         except FileNotFoundError as error:
             raise TableError(
                 "A table that the metadata names is missing.",
@@ -284,7 +409,7 @@ class ParquetRows(StoredNumbers):
                 file=name,
             ) from error
 
-    def _decoded(self, name: str, read: Callable[[], pa.Table]) -> pa.Table:
+    def _decoded(self, name: str, read: Callable[[], T]) -> T:
         try:
             return read()
         except UNREADABLE as error:
@@ -310,6 +435,26 @@ class Rows(Protocol):
     def objects(self, rows: np.ndarray, feature: Feature) -> list[Any]:
         """Return a text, language or image column of these rows as Python values."""
         ...
+
+
+def open_rows(
+    folder: DatasetFolder,
+    info: Info,
+    episodes: Episodes,
+    file_of: Callable[[int], str],
+    file_ids: np.ndarray,
+    fingerprint: Sequence[object],
+    state: FolderState | None,
+) -> Rows:
+    """Return the rows of a dataset's tables; for the arguments see ``ParquetRows``.
+
+    Where reads wait, only the row groups and columns that are wanted are fetched.
+    """
+    if folder.waits:
+        from demoreel.layouts.fetched_rows import FetchedRows
+
+        return FetchedRows(folder, info, episodes, file_of)
+    return ParquetRows(folder.local, info, episodes, file_of, file_ids, fingerprint, state)
 
 
 def rows_of(

@@ -22,10 +22,52 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from demoreel.errors import FrameMismatchError
+from demoreel.model.problems import Note, Problem, refuse
+
 _STEP_SLACK = 1e-3  # containers round durations to milliseconds: that much per episode
 _FLOAT_SLACK = 2.0**-23  # metadata may have passed through 32-bit floats
 _ON_A_FRAME = 0.25  # of a frame's duration
 _SAME_RATE = 0.01  # that two rates may differ; whether frames are on time is looked at too
+
+
+def require_frames(
+    frames: int,
+    rows: int,
+    *,
+    of: str = "video",
+    shared: bool = False,
+    hint: str | None = None,
+    note: Note = refuse,
+    **where: object,
+) -> None:
+    """Require that there is one frame for every row: the check of all that reads or writes a video.
+
+    Episodes that share a video are located by ``resolve_spans`` first.
+
+    Args:
+        frames: How many frames there are.
+        rows: How many there should be.
+        of: What has the frames: a ``video``, or a ``camera`` before there is one.
+        shared: Whether the rows are those of several episodes.
+        hint: What to do about it.
+        note: Takes the problem.
+        **where: Where it is, for the error.
+
+    Raises:
+        FrameMismatchError: There are more frames, or fewer, and ``note`` refuses that.
+    """
+    if frames != rows:
+        owner = "its episodes have" if shared else "the episode has"
+        error = FrameMismatchError(
+            f"The {of} has {frames} frames; {owner} {rows} rows: which frame belongs to which row "
+            "cannot be told.",
+            hint=hint,
+            **where,
+        )
+        place = {"frame": min(frames, rows)}
+        code = "video-short" if frames < rows else "video-long"
+        note(Problem(code, error, where=place))
 
 
 @dataclass(slots=True)
@@ -94,6 +136,21 @@ def resolve_spans(
         if too_long:
             spans.problem[place] = too_long
     return _checked(spans, order, length)
+
+
+def unused_frames(spans: Spans, length: np.ndarray, packet_of: np.ndarray) -> int:
+    """Return how many frames a video has after its last episode.
+
+    Those do not count that a cut had to carry along: their packets lie between the episodes' own.
+
+    Args:
+        spans: Where the episodes lie; all of them must have been found.
+        length: Rows of each episode.
+        packet_of: For each frame of the video its packet, in the order of decoding.
+    """
+    last = int((spans.first + spans.step * (length - 1)).max())
+    needed = int(packet_of[int(spans.first.min()) : last + 1].max())
+    return int((packet_of[last + spans.step :] > needed).sum())
 
 
 def _checked(spans: Spans, order: list[int], length: np.ndarray) -> Spans:

@@ -1,23 +1,27 @@
-"""What the writers of the parquet layouts share: checking an episode, and making its table."""
+"""What writers share: an episode, the check of it, its table, and the contract of a writer."""
 
 from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from demoreel.errors import ArgumentError, FrameMismatchError, UnknownKeyError, nearest
+from demoreel.errors import ArgumentError, UnknownKeyError, nearest
 from demoreel.layouts.columns import table_schema, to_arrow
+from demoreel.layouts.spans import require_frames
 from demoreel.media.remux import Signature, probe
 from demoreel.model import DEFAULT_FEATURES, Info, Stats
-from demoreel.storage.atomic import staged
+from demoreel.storage.commit.staging import staged
+from demoreel.storage.parquet_pages import batch_rows
 
 _OWN = set(DEFAULT_FEATURES) - {"timestamp"}
 """Columns that writers make themselves."""
@@ -40,51 +44,208 @@ class ProbedVideo:
     signature: Signature
     frames: int
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return os.path.getsize(self.path)
+
+
+GivenVideos = Mapping[str, PathLike | ProbedVideo]
+"""A finished video of each camera."""
+
 
 @dataclass(frozen=True, slots=True)
-class NewVideo:
-    """An episode's video of one camera, as the caller handed it over."""
+class EpisodeDraft:
+    """An episode that is to be written.
 
-    path: Path
-    signature: Signature
-    size: int
+    Attributes:
+        columns: Every declared feature that is no camera, one row a frame. ``timestamp`` may be
+            among them; the other default columns are made by the writer.
+        tasks: The task of every frame.
+        videos: For each video camera a finished mp4 of exactly this episode's frames; or a function
+            that waits for them, which appenders call when all else is written. What was probed is
+            not probed again. An appender takes the files over when the episode is committed; a
+            writer only reads them, until it commits.
+        images: For each image camera the encoded images.
+        stats: The episode's statistics; empty where there are none.
+        histograms: For cameras whose levels were counted, channels x levels: the very counts that
+            their statistics follow from.
+        replaces: Files, relative to the dataset's folder, that the same commit deletes: the
+            manifest of a persisted episode, which is committed or waits, and never both.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class NewEpisode:
-    """An episode that was checked and is ready to be written."""
-
-    index: int
-    start: int
-    length: int
-    tasks: list[str]
-    table: pa.Table
-    videos: dict[str, NewVideo]
-    stats: Stats | None
+    columns: Mapping[str, Values]
+    tasks: Sequence[str]
+    videos: GivenVideos | Callable[[], GivenVideos] = field(default_factory=dict)
+    images: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    stats: Stats = field(default_factory=dict)
     histograms: Mapping[str, np.ndarray] = field(default_factory=dict)
+    replaces: Sequence[str] = ()
+
+    @property
+    def length(self) -> int:
+        """Frames of it."""
+        return len(self.tasks)
+
+    @property
+    def task_names(self) -> list[str]:
+        """Its tasks, each once."""
+        return list(dict.fromkeys(self.tasks))
 
 
-class _Writer(Protocol):
-    committed: bool
+class TableWriter:
+    """Writes one table of frames: a row group for each piece.
+
+    Args:
+        path: The file to make; its folder is made if need be.
+        schema: The columns.
+    """
+
+    def __init__(self, path: PathLike, schema: pa.Schema) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self.rows = 0
+        self._sink = pa.OSFile(os.fspath(path), "wb")
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema,
+            # A dictionary of floats, or of numbers that never repeat, costs time and room.
+            use_dictionary=[field.name for field in schema if _repeats(field)],
+            write_batch_size=batch_rows(schema),
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes that were written so far."""
+        return int(self._sink.tell())
+
+    def write(self, table: pa.Table) -> None:
+        """Write rows: an episode, or a part of one where it holds images."""
+        self._writer.write_table(table, row_group_size=max(1, len(table)))
+        self.rows += len(table)
 
     def close(self) -> None:
-        """Let go of open files."""
-        ...
+        """Finish the file."""
+        self._writer.close()
+        self._sink.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-W = TypeVar("W", bound=_Writer)
+def _repeats(field: pa.Field) -> bool:
+    kind = field.type
+    if field.name in ("index", "frame_index"):
+        return False
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_boolean(kind)
+    )
+
+
+class Writer(ABC):
+    """Writes a dataset into an empty folder, episode by episode; layouts derive from it.
+
+    The folder is of use only after ``commit()``. ``create_writer`` writes into a staging folder and
+    renames it.
+
+    Args:
+        root: The folder to fill.
+        info: What the dataset is to be. Its totals are ignored; its file sizes are kept to.
+
+    Raises:
+        ArgumentError: ``info`` is of a version that the layout does not write, or a feature cannot
+            be stored.
+    """
+
+    versions: ClassVar[Sequence[str]]
+
+    def __init__(self, root: PathLike, info: Info) -> None:
+        self.root = Path(root)
+        self.info = info
+        self.committed = False
+        self._intake = Intake(info, versions=self.versions)
+
+    def default_columns(
+        self, tasks: Sequence[str], *, timestamps: Values | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the columns (timestamp, index, ...) that the next ``append`` will add."""
+        return self._intake.default_columns(tasks, timestamps=timestamps)
+
+    def append(self, draft: EpisodeDraft) -> int:
+        """Write one episode and return its index.
+
+        If the episode is refused, nothing has changed and the next one may be appended. All
+        episodes have the same kinds of statistics, or none.
+
+        Raises:
+            ArgumentError: Something is missing, or of another shape or type than declared.
+            UnknownKeyError: Something is given that is not declared.
+            VideoError: A video does not open.
+            FrameMismatchError: A video has not as many frames as there are tasks.
+        """
+        self._refuse_committed()
+        table = self._intake.check(draft)
+        given = draft.videos() if callable(draft.videos) else draft.videos
+        self._write(draft, table, self._intake.check_videos(given, draft.length))
+        self._intake.accept(draft)
+        return self._intake.episodes - 1
+
+    def commit(self, *, stats: Stats | None = None) -> None:
+        """Finish all files and write the metadata.
+
+        Args:
+            stats: Statistics of the whole dataset, where the layout has a place for them.
+
+        Raises:
+            ArgumentError: There are no episodes, or this was called before.
+            VideoError: Videos could not be joined.
+        """
+        self._refuse_committed()
+        if not self._intake.episodes:
+            raise ArgumentError("A dataset needs at least one episode, and none was added.")
+        self._finish(self._intake.info, stats)
+        self.committed = True
+
+    @abstractmethod
+    def _write(
+        self, draft: EpisodeDraft, table: pa.Table, videos: Mapping[str, ProbedVideo]
+    ) -> None:
+        """Write the next episode, which was checked."""
+
+    @abstractmethod
+    def _finish(self, info: Info, stats: Stats | None) -> None:
+        """Finish all files and write the metadata."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of open files without finishing the dataset. Safe to call at any time."""
+
+    def _refuse_committed(self) -> None:
+        if self.committed:
+            raise ArgumentError("This dataset is already committed.", dataset=self.root)
 
 
 @contextmanager
-def staged_writer(target: PathLike, make: Callable[[Path], W]) -> Iterator[W]:
-    """Yield a writer of a staging folder, which becomes ``target`` when the block has committed.
+def create_writer(target: PathLike, info: Info) -> Iterator[Writer]:
+    """Yield a writer whose dataset appears at ``target``, whole, when the block ends.
+
+    The version in ``info`` decides which. The block must call ``commit()``; without it, or if it
+    raises, ``target`` stays as it was.
 
     Raises:
         TargetExistsError: There is something at ``target``.
         ArgumentError: The block ended without ``commit()``.
     """
+    from demoreel.layouts.v2.writer import V2Writer
+    from demoreel.layouts.v3.writer import V3Writer
+
+    kind: type[Writer] = V2Writer if info.version in V2Writer.versions else V3Writer
     with staged(target) as folder:
-        writer = make(folder)
+        writer = kind(folder, info)
         try:
             yield writer
         finally:
@@ -98,15 +259,16 @@ class Intake:
 
     Args:
         info: What the dataset will be; its totals are ignored.
-        version: The ``codebase_version`` that the caller writes.
+        versions: The ``codebase_version`` that the caller writes, or several.
 
     Raises:
         ArgumentError: ``info`` is of another version, or a feature cannot be stored.
     """
 
-    def __init__(self, info: Info, *, version: str) -> None:
-        if info.version != version:
-            raise ArgumentError(f"This writer writes {version}, not {info.version}.")
+    def __init__(self, info: Info, *, versions: Sequence[str]) -> None:
+        if info.version not in versions:
+            known = " and ".join(versions)
+            raise ArgumentError(f"This writer writes {known}, not {info.version}.")
         self.info = info
         self.schema = table_schema(info.features.values())
         self.episodes = 0
@@ -132,48 +294,26 @@ class Intake:
             "task_index": np.array([numbers[task] for task in tasks], dtype=np.int64),
         }
 
-    def check(
-        self,
-        columns: Mapping[str, Values],
-        *,
-        tasks: Sequence[str],
-        videos: Mapping[str, PathLike | ProbedVideo] | None,
-        images: Mapping[str, Sequence[bytes]],
-        stats: Stats | None,
-    ) -> NewEpisode:
-        """Check an episode against ``info`` and return it, ready to be written. Changes nothing.
-
-        Videos that are None are yet to come: ``check_videos`` looks at them.
+    def check(self, draft: EpisodeDraft) -> pa.Table:
+        """Check all of an episode but its videos, and return its rows. Changes nothing.
 
         Raises:
             ArgumentError: Something is missing, too many, or of the wrong shape or type.
             UnknownKeyError: Something is given that ``info`` does not declare.
-            VideoError: A video does not open.
-            FrameMismatchError: A video has another number of frames than the episode.
         """
-        length = len(tasks)
-        if length == 0 or isinstance(tasks, str):
+        if draft.length == 0 or isinstance(draft.tasks, str):
             raise ArgumentError("tasks must name the task of every frame, and an episode has some.")
-        self._check_keys(columns, images)
-        given: dict[str, Values] = {**columns, **images}
-        given |= self.default_columns(tasks, timestamps=columns.get("timestamp"))
+        self._check_keys(draft.columns, draft.images)
+        given: dict[str, Values] = {**draft.columns, **draft.images}
+        given |= self.default_columns(draft.tasks, timestamps=draft.columns.get("timestamp"))
         arrays = [
-            to_arrow(given[k], self.info.features[k], length=length) for k in self.schema.names
+            to_arrow(given[k], self.info.features[k], length=draft.length)
+            for k in self.schema.names
         ]
-        self._check_stats(stats)
-        return NewEpisode(
-            index=self.episodes,
-            start=self.frames,
-            length=length,
-            tasks=list(dict.fromkeys(tasks)),
-            table=pa.Table.from_arrays(arrays, schema=self.schema),
-            videos=self.check_videos(videos, length) if videos is not None else {},
-            stats=stats,
-        )
+        self._check_stats(draft.stats)
+        return pa.Table.from_arrays(arrays, schema=self.schema)
 
-    def check_videos(
-        self, videos: Mapping[str, PathLike | ProbedVideo], length: int
-    ) -> dict[str, NewVideo]:
+    def check_videos(self, videos: GivenVideos, length: int) -> dict[str, ProbedVideo]:
         """Return the videos of an episode of so many frames, checked. Changes nothing.
 
         Raises:
@@ -185,29 +325,26 @@ class Intake:
         self._refuse_other("video camera", set(videos), set(self.info.video_keys))
         return {key: self._checked_video(key, videos[key], length) for key in videos}
 
-    def accept(self, episode: NewEpisode) -> None:
+    def accept(self, draft: EpisodeDraft) -> None:
         """Count the episode in; called when it has been written."""
+        self.info = self.info_with(draft)
         self.episodes += 1
-        self.frames += episode.length
-        self._stat_keys = _stat_keys(episode.stats)
-        for task in episode.tasks:
+        self.frames += draft.length
+        self._stat_keys = _stat_keys(draft.stats)
+        for task in draft.task_names:
             self.tasks.setdefault(task, len(self.tasks))
 
-    def final_info(self, **extra: Any) -> Info:
-        """Return ``info`` with the totals of what was written.
-
-        Raises:
-            ArgumentError: Nothing was written.
-        """
-        if not self.episodes:
-            raise ArgumentError("A dataset needs at least one episode, and none was added.")
+    def info_with(self, draft: EpisodeDraft) -> Info:
+        """Return ``info`` with the totals of what was written and of this episode."""
+        splits, total = dict(self.info.splits), self.episodes + 1
+        if splits in ({}, {"train": f"0:{self.episodes}"}):
+            splits = {"train": f"0:{total}"}
         return replace(
             self.info,
-            total_episodes=self.episodes,
-            total_frames=self.frames,
-            total_tasks=len(self.tasks),
-            splits={"train": f"0:{self.episodes}"},
-            extra={**self.info.extra, **extra},
+            total_episodes=total,
+            total_frames=self.frames + draft.length,
+            total_tasks=len({*self.tasks, *draft.tasks}),
+            splits=splits,
         )
 
     def _check_keys(self, columns: Mapping[str, Any], images: Mapping[str, Any]) -> None:
@@ -222,7 +359,7 @@ class Intake:
         for key in sorted(wanted - given - {"timestamp"}):
             raise ArgumentError(f"The episode lacks the {what} {key!r}.")
 
-    def _check_stats(self, stats: Stats | None) -> None:
+    def _check_stats(self, stats: Stats) -> None:
         """Every episode's statistics become one row of one table, so their names must agree."""
         if self._stat_keys is None or self._stat_keys == _stat_keys(stats):
             return
@@ -233,21 +370,23 @@ class Intake:
             episode=self.episodes,
         )
 
-    def _checked_video(self, camera: str, given: PathLike | ProbedVideo, length: int) -> NewVideo:
+    def _checked_video(
+        self, camera: str, given: PathLike | ProbedVideo, length: int
+    ) -> ProbedVideo:
         video = given if isinstance(given, ProbedVideo) else ProbedVideo(Path(given), *probe(given))
-        if video.frames != length:
-            raise FrameMismatchError(
-                f"The video has {video.frames} frames; the episode has {length} rows.",
-                hint="a video must hold exactly the frames of its episode",
-                episode=self.episodes,
-                camera=camera,
-                file=video.path,
-            )
-        return NewVideo(video.path, video.signature, os.path.getsize(video.path))
+        require_frames(
+            video.frames,
+            length,
+            hint="a video must hold exactly the frames of its episode",
+            episode=self.episodes,
+            camera=camera,
+            file=video.path,
+        )
+        return video
 
 
-def _stat_keys(stats: Stats | None) -> set[tuple[str, str]]:
-    return {(key, name) for key, kinds in (stats or {}).items() for name in kinds}
+def _stat_keys(stats: Stats) -> set[tuple[str, str]]:
+    return {(key, name) for key, kinds in stats.items() for name in kinds}
 
 
 def write_json(path: Path, value: object) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from demoreel.errors import VideoError
 from demoreel.media.colour import Painter
 from demoreel.media.packets import Codec, PacketIndex
+from demoreel.model.limits import limit
 from demoreel.storage.seekable import Bytes
 
 _MOST_CODECS = 8
@@ -85,7 +86,7 @@ class Decoder:
             # After an H.264 keyframe that is no IDR, packets may tell the codec to forget pictures
             # from before it (open GOP), or take some frames to become clean (intra refresh). With
             # a lead-in there are such pictures; what the codec says of it does not matter.
-            if stretch.index.codec.name != "h264" or start <= 0:
+            if stretch.index.codec_at(start).name != "h264" or start <= 0:
                 raise _error(stretch, damaged) from damaged.__cause__
             try:
                 earlier = int(stretch.index.start_of[max(0, start - _LEAD_IN)])
@@ -100,7 +101,8 @@ class Decoder:
         index = stretch.index
         packets = _read(stretch, stretch.packets(start))
         # Taken out while in use: a second stretch begun before the first one's end gets its own.
-        context = self._contexts.pop(index.codec, None) or _open_codec(index.codec, stretch.name)
+        codec = index.codec_at(start)
+        context = self._contexts.pop(codec, None) or _open_codec(codec, stretch.name)
         last = -1
         try:
             for packet in (*packets, None):
@@ -117,7 +119,7 @@ class Decoder:
                         yield number, frame
         finally:
             context.flush_buffers()
-            self._contexts[index.codec] = context
+            self._contexts[codec] = context
             if len(self._contexts) > _MOST_CODECS:
                 self._contexts.popitem(last=False)
         if wanted:
@@ -175,18 +177,25 @@ def _read(stretch: Stretch, packets: np.ndarray) -> list[av.Packet[Any]]:
 
 
 def _open_codec(codec: Codec, name: str) -> av.VideoCodecContext:
+    codec.require_listed(name)
     try:
         context = av.CodecContext.create(codec.name, "r")
         assert isinstance(context, av.VideoCodecContext)
         if codec.extradata:
             context.extradata = codec.extradata
         context.width, context.height = codec.width, codec.height
+        if codec.pix_fmt is not None:
+            context.pix_fmt = codec.pix_fmt
         context.color_range, context.colorspace = codec.color_range, codec.colorspace
         # Parallelism comes from decoding several stretches at once: inside one short stretch,
         # codec threads only add delay.
         context.thread_count = 1
         # Broken data must be an error: by default codecs paint over what they cannot read.
-        context.options = {"err_detect": "crccheck+explode"}
+        # A stream may say another size than its container, and memory is taken by the stream's.
+        context.options = {
+            "err_detect": "crccheck+explode",
+            "max_pixels": str(limit("IMAGE_PIXELS")),
+        }
         if codec.name == "h264":
             # Many encoders do not say how far B-frames reorder. The codec would guess, and lose a
             # picture each time it learns that it guessed wrong; strict, it takes the level's bound.

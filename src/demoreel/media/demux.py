@@ -13,7 +13,8 @@ import av
 import numpy as np
 
 from demoreel.errors import VideoError
-from demoreel.media.packets import Codec, PacketIndex, index_packets
+from demoreel.media.mp4 import Tracks
+from demoreel.media.packets import DECODERS, Codec, PacketIndex, index_packets
 from demoreel.storage.local import open_file
 from demoreel.storage.seekable import Bytes, Seekable
 
@@ -23,6 +24,28 @@ _BLOCK_HEADER = 256  # more than any container puts between a block's beginning 
 
 
 _Open = Callable[[], av.container.InputContainer]
+
+# A stranger's file must not name another one. FFmpeg is given bytes and no path, only containers
+# that hold their own packets (no playlists, no patterns of file names), no protocol for what such a
+# container may still refer to, and only listed decoders for what it tries on its own account.
+_CONTAINED = {
+    "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts",
+    "protocol_whitelist": "none",
+    "codec_whitelist": ",".join(DECODERS),
+}
+
+
+def open_container(file: Bytes) -> av.container.InputContainer:
+    """Open a video with FFmpeg's demuxer such that it reads nothing but ``file``.
+
+    Raises:
+        FFmpegError: It is not a container that is read here, or is damaged.
+    """
+    source: Any = io.BufferedReader(Seekable(file), _BUFFER)
+    opened: av.container.InputContainer = av.open(
+        source, metadata_errors="replace", container_options=dict(_CONTAINED)
+    )
+    return opened
 
 
 def read_index(path: str, file: Bytes | None = None) -> PacketIndex:
@@ -35,20 +58,37 @@ def read_index(path: str, file: Bytes | None = None) -> PacketIndex:
     Raises:
         VideoError: The file does not open, has no video, or its packets have no position.
     """
-
-    def opened() -> av.container.InputContainer:
-        source: Any = path if file is None else io.BufferedReader(Seekable(file), _BUFFER)
-        container: av.container.InputContainer = av.open(source, metadata_errors="replace")
-        return container
-
     try:
         data = file if file is not None else open_file(path)
+
+        def opened() -> av.container.InputContainer:
+            return open_container(data)
+
         with opened() as container:
             return _index(container, opened, data, path)
     except (av.error.FFmpegError, OSError, EOFError) as error:
         raise VideoError(
             f"The video does not open ({error}).", hint="restore the file from a copy", file=path
         ) from error
+
+
+def read_tracks(path: str, file: Bytes) -> Tracks:
+    """Return what a video that is no mp4 holds besides its video; its audio is not copied.
+
+    Raises:
+        VideoError: The file does not open.
+    """
+    try:
+        with open_container(file) as container:
+            kinds = [stream.type for stream in container.streams]
+    except (av.error.FFmpegError, OSError, EOFError) as error:
+        raise VideoError(
+            f"The video does not open ({error}).", hint="restore the file from a copy", file=path
+        ) from error
+    if "video" in kinds:
+        kinds.remove("video")
+    others = tuple(f"a track of the kind {kind!r}" for kind in kinds if kind != "audio")
+    return Tracks(problem="it does not lie in an mp4" if "audio" in kinds else "", others=others)
 
 
 def _index(
@@ -60,6 +100,15 @@ def _index(
     context = stream.codec_context
     if context is None:
         raise VideoError("This installation cannot decode the video's codec.", file=path)
+    codec = Codec(
+        _SOFTWARE.get(context.codec.canonical_name, context.codec.canonical_name),
+        context.extradata,
+        context.width,
+        context.height,
+        int(context.color_range),
+        int(context.colorspace),
+    )
+    codec.require_listed(path)
     rows = []
     for packet in container.demux(stream):
         if packet.size == 0:
@@ -75,14 +124,7 @@ def _index(
     if context.has_b_frames and (np.diff(pts) > 0).all():
         pts = _times_as_shown(pts, shown, opened, path)
     return index_packets(
-        codec=Codec(
-            _SOFTWARE.get(context.codec.canonical_name, context.codec.canonical_name),
-            context.extradata,
-            context.width,
-            context.height,
-            int(context.color_range),
-            int(context.colorspace),
-        ),
+        codec=codec,
         offset=offset,
         size=size,
         pts=pts,

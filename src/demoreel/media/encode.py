@@ -19,6 +19,7 @@ import numpy as np
 from av.container import OutputContainer
 from av.error import FFmpegError
 from av.video.format import VideoFormat
+from av.video.frame import PictureType
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
@@ -154,13 +155,16 @@ class VideoEncoder:
         """Encode the next picture as a decoder gave it, without a way through RGB.
 
         Args:
-            frame: A frame of the video's size and pixel format; its time is set here.
+            frame: A frame of the video's size and pixel format; its time and kind are set here.
 
         Raises:
             VideoError: As for ``add``.
         """
         frame.pts = self.frames
         frame.time_base = 1 / self._rate
+        frame.pict_type = (
+            PictureType.NONE
+        )  # a decoder's would force the encoder's choice of B-frames
         self._write(frame)
         self.frames += 1
 
@@ -313,7 +317,14 @@ class VideoEncoder:
             packet.stream = self._stream
             packet.time_base = 1 / self._rate
             packet.pts, packet.duration, packet.is_keyframe = frame, 1, keyframe
-            self._mux(packet)
+            try:
+                self._mux(packet)
+            except FFmpegError as error:
+                raise VideoError(
+                    f"A packet that was encoded before cannot be written: {error}.",
+                    file=self.path,
+                    frame=frame,
+                ) from error
         self.frames = self._packets
 
 

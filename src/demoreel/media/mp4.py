@@ -15,12 +15,13 @@ import numpy as np
 
 from demoreel.errors import VideoError
 from demoreel.media.packets import Codec, PacketIndex, index_packets
+from demoreel.model.limits import limit, refuse_above
 from demoreel.storage.seekable import Bytes
 
 _HEAD = 1 << 16  # first read: enough for the boxes before mdat, and often for all of moov
-_LARGEST_MOOV = 1 << 30
-_MOST_BOXES = 1 << 16
-_MOST_PACKETS = 1 << 26  # 600 hours at 30 frames a second
+_MOST_BOXES = 1 << 10  # of a file: each may cost a request
+_MOST_CHILDREN = 1 << 16
+_MOST_EDITS = 64
 _NEVER = 1 << 62
 
 _DECODERS = {
@@ -41,6 +42,22 @@ _CONFIGS = {
     b"hev1": b"hvcC",
 }
 _MPEG4_VISUAL = 0x20
+_AUDIO = (b"mp4a", b"Opus", b"fLaC", b"alac", b"ac-3", b"ec-3", b".mp3")
+"""Audio whose packets are copied: a closed list, each packet of which decodes on its own."""
+
+_MOST_AUDIO = 1 << 22  # packets: a day of AAC; uncompressed audio has one a sample
+_LARGEST_ENTRY = 1 << 16
+_LATEST = 1 << 52  # ticks; more is a mistake, and sums would run over
+_HANDLERS = {
+    b"vide": "another video track",
+    b"tmcd": "a timecode track",
+    b"sbtl": "a subtitle track",
+    b"subt": "a subtitle track",
+    b"text": "a text track",
+    b"clcp": "a caption track",
+    b"meta": "a metadata track",
+    b"hint": "a hint track",
+}
 _ENTRY_HEAD = 78  # bytes of a video's sample entry before the boxes in it
 _PLACEMENT = 44  # bytes at the end of a track header: matrix, width, height
 _LAST_MATRIX = 14  # of ISO 23001-8, as far as FFmpeg converts them
@@ -67,9 +84,11 @@ def read_index(
     if moov is None:
         return None
     try:
-        index = _index_from_moov(moov, file.size)
+        index = _index_from_moov(moov, file.size, name)
     except _Unusual:
         return None
+    except VideoError:
+        raise
     except (struct.error, ValueError, IndexError, OverflowError) as error:
         raise VideoError(
             f"The video's table of packets is damaged ({error}).",
@@ -129,9 +148,157 @@ def read_description(file: Bytes, *, name: str) -> Description | None:
         return None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AudioTrack:
+    """An audio track's packets, in decoding order, on the movie's clock.
+
+    Attributes:
+        scale: Ticks a second.
+        entry: The sample entry, box and all.
+        language: The packed language code.
+        offset: Where each packet lies in the file.
+        size: Its bytes.
+        begin: The tick at which it is heard; those before an edit's start are negative.
+        length: Ticks that it lasts.
+        first: The first packet that is heard; those before it only prepare the decoder.
+    """
+
+    scale: int
+    entry: bytes
+    language: int
+    offset: np.ndarray
+    size: np.ndarray
+    begin: np.ndarray
+    length: np.ndarray
+    first: int
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for tracks whose packets may lie in one track."""
+        return (self.scale, self.entry)
+
+    @property
+    def seconds(self) -> float:
+        """When its last packet ends."""
+        return float(self.begin[-1] + self.length[-1]) / self.scale if len(self.size) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tracks:
+    """What an mp4 holds besides its video.
+
+    Attributes:
+        audio: Its audio track, if it has one whose packets can be copied.
+        problem: Why the audio cannot be copied; empty if it can, or there is none.
+        others: Tracks that are neither, in words: subtitles, timecode, another video.
+    """
+
+    audio: AudioTrack | None = None
+    problem: str = ""
+    others: tuple[str, ...] = ()
+
+    @property
+    def has_audio(self) -> bool:
+        """Whether there is audio, of whatever kind."""
+        return self.audio is not None or bool(self.problem)
+
+
+def read_tracks(file: Bytes, *, name: str) -> Tracks | None:
+    """Return what an mp4 holds besides its video; None if this is no mp4.
+
+    Cost: the same one or two small reads as ``read_index``.
+
+    Raises:
+        VideoError: The file is empty or cut off, or its tables are damaged.
+    """
+    moov = _find_moov(file, name)
+    if moov is None:
+        return None
+    try:
+        return _tracks(moov, file.size)
+    except (_Unusual, struct.error, ValueError, IndexError, OverflowError) as error:
+        raise VideoError(
+            f"The video's list of tracks is damaged ({error}).",
+            hint="restore the file from a copy",
+            file=name,
+        ) from error
+
+
+def _tracks(moov: bytes, file_size: int) -> Tracks:
+    audio: list[bytes] = []
+    others: list[str] = []
+    has_video = False
+    for kind, content in _boxes(moov):
+        if kind != b"trak":
+            continue
+        handler = (_child(content, b"mdia", b"hdlr") or b"")[8:12]
+        if handler == b"soun":
+            audio.append(content)
+        elif handler == b"vide" and not has_video:
+            has_video = True
+        else:
+            named = handler.decode("latin1").strip() if handler.strip().isalnum() else "unknown"
+            others.append(_HANDLERS.get(handler, f"a track of the kind {named!r}"))
+    if not audio:
+        return Tracks(others=tuple(others))
+    try:
+        if len(audio) > 1:
+            raise _Unusual(f"there are {len(audio)} audio tracks")
+        if _child(moov, b"mvex") is not None or _child(moov, b"cmov") is not None:
+            raise _Unusual("the file is fragmented, or its tables are compressed")
+        return Tracks(_audio_track(audio[0], moov, file_size), others=tuple(others))
+    except _Unusual as error:
+        return Tracks(problem=str(error), others=tuple(others))
+    except (struct.error, ValueError, IndexError, OverflowError) as error:
+        return Tracks(problem=f"its table of packets is damaged ({error})", others=tuple(others))
+
+
+def _audio_track(track: bytes, moov: bytes, file_size: int) -> AudioTrack:
+    stbl = _required(track, b"mdia", b"minf", b"stbl")
+    header = _required(track, b"mdia", b"mdhd")
+    scale, movie_ticks = _timescale(header), _timescale(_required(moov, b"mvhd"))
+    stsd = _required(stbl, b"stsd")
+    kind, entry = next(_boxes(stsd, 8), (b"", b""))
+    if struct.unpack_from(">I", stsd, 4)[0] != 1 or len(entry) > _LARGEST_ENTRY:
+        raise _Unusual("it has several sample descriptions")
+    if kind not in _AUDIO:
+        raise _Unusual(f"packets of the kind {kind.decode('latin1')!r} are not copied")
+    count = struct.unpack_from(">I", _required(stbl, b"stsz"), 8)[0]
+    if count > _MOST_AUDIO:
+        raise _Unusual(f"it has {count} packets")
+    size = _sample_sizes(stbl, file_size)
+    offset = _sample_offsets(stbl, size)
+    if len(size) and int((offset + size).max()) > file_size:
+        raise ValueError("packets behind the file's end")
+    begin = _presentation_times(stbl, len(size))
+    runs = _table(_required(stbl, b"stts"), 2)
+    length = np.repeat(runs[:, 1], runs[:, 0])
+    if (np.diff(begin) <= 0).any():
+        raise _Unusual("its packets are not in order")
+    edit = _edit(_child(track, b"edts", b"elst"), scale, movie_ticks)
+    first, stop = 0, len(size)
+    if edit.delay is not None:
+        if not -_LATEST < edit.start < _LATEST or edit.delay > _LATEST:
+            raise ValueError("an edit at no time")
+        first = int(np.searchsorted(begin + length, edit.start, side="right"))
+        stop = int(np.searchsorted(begin, edit.stop, side="left"))
+        begin = begin - int(edit.start) + edit.delay
+    language = struct.unpack_from(">H", header, 32 if header[0] == 1 else 20)[0]
+    return AudioTrack(
+        scale=scale,
+        entry=struct.pack(">I4s", len(entry) + 8, kind) + entry,
+        language=int(language),
+        offset=offset[:stop],
+        size=size[:stop],
+        begin=begin[:stop],
+        length=length[:stop],
+        first=min(first, stop),
+    )
+
+
 def _noted_moov(file: Bytes, place: tuple[int, int] | None) -> bytes | None:
     """Return the content of ``moov`` if it is where someone says; None if it is not."""
-    if place is None or not 8 < place[1] <= _LARGEST_MOOV:
+    if place is None or not 8 < place[1] <= limit("MOOV_BYTES"):
         return None
     box = file.read(*place)
     if len(box) < place[1] or box[:8] != struct.pack(">I4s", place[1], b"moov"):
@@ -162,8 +329,9 @@ def _find_moov(file: Bytes, name: str) -> bytes | None:
         if size < skip:
             break
         if kind == b"moov":
-            if at + size > file.size or size > _LARGEST_MOOV:
+            if at + size > file.size:
                 break
+            refuse_above("MOOV_BYTES", size, "Its moov has bytes:", VideoError, file=name)
             if at + size <= len(head):
                 return head[at + skip : at + size]
             return file.read(at + skip, size - skip)
@@ -177,8 +345,11 @@ def _find_moov(file: Bytes, name: str) -> bytes | None:
 
 
 def _boxes(data: bytes, start: int = 0) -> Iterator[tuple[bytes, bytes]]:
-    at = start
+    at, count = start, 0
     while at + 8 <= len(data):
+        count += 1
+        if count > _MOST_CHILDREN:
+            raise ValueError("too many boxes in a box")
         size, kind = struct.unpack_from(">I4s", data, at)
         skip = 8
         if size == 1:
@@ -207,7 +378,7 @@ def _required(data: bytes, *path: bytes) -> bytes:
     return found
 
 
-def _index_from_moov(moov: bytes, file_size: int) -> PacketIndex:
+def _index_from_moov(moov: bytes, file_size: int, name: str) -> PacketIndex:
     if _child(moov, b"mvex") is not None or _child(moov, b"cmov") is not None:
         raise _Unusual("fragments, or a compressed table")
     track = _video_track(moov)
@@ -215,7 +386,9 @@ def _index_from_moov(moov: bytes, file_size: int) -> PacketIndex:
     ticks = _timescale(_required(track, b"mdia", b"mdhd"))
     movie_ticks = _timescale(_required(moov, b"mvhd"))
     codec = _codec(_required(stbl, b"stsd"))
-    size = _sample_sizes(stbl, file_size)
+    what = f"The video says that it is {codec.height} x {codec.width}: pixels"
+    refuse_above("IMAGE_PIXELS", codec.width * codec.height, what, VideoError, file=name)
+    size = _sample_sizes(stbl, file_size, name)
     offset = _sample_offsets(stbl, size)
     pts = _presentation_times(stbl, len(size))
     keyframe = _keyframes(stbl, len(size))
@@ -318,12 +491,13 @@ def _table(box: bytes, columns: int, *, skip: int = 4) -> np.ndarray:
     return numbers.reshape(count, columns).astype(np.int64)
 
 
-def _sample_sizes(stbl: bytes, file_size: int) -> np.ndarray:
+def _sample_sizes(stbl: bytes, file_size: int, name: str | None = None) -> np.ndarray:
     box = _child(stbl, b"stsz")
     if box is None:
         raise _Unusual("compact sample sizes")
     fixed, count = struct.unpack_from(">II", box, 4)
-    if count > _MOST_PACKETS or fixed * count > file_size:
+    refuse_above("VIDEO_PACKETS", count, "The video has packets:", VideoError, file=name)
+    if fixed * count > file_size:
         raise ValueError(f"{count} packets of {fixed or 'any'} bytes in {file_size} bytes")
     if fixed:
         return np.full(count, fixed, dtype=np.int64)
@@ -407,6 +581,8 @@ def _edit(elst: bytes | None, ticks: int, movie_ticks: int) -> _Edit:
         return _Edit(-np.inf, np.inf, None)
     wide = elst[0] == 1
     count = struct.unpack_from(">I", elst, 4)[0]
+    if count > _MOST_EDITS:
+        raise _Unusual("several edits")
     delay = 0
     edits: list[tuple[int, int]] = []
     for number in range(count):
@@ -415,6 +591,8 @@ def _edit(elst: bytes | None, ticks: int, movie_ticks: int) -> _Edit:
         else:
             length, start, rate = struct.unpack_from(">Iii", elst, 8 + 12 * number)
         ticks_long = (2 * length * ticks + movie_ticks) // (2 * movie_ticks)  # halves round up
+        if start < -1:
+            raise ValueError(f"an edit begins {-start} ticks before the video")
         if start == -1:
             delay += ticks_long
         else:

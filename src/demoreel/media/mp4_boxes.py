@@ -19,7 +19,7 @@ _UNITY = struct.pack(">9i", 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class SampleTables:
     """The packets in decoding order.
 
     Attributes:
@@ -75,10 +75,38 @@ def _full(kind: bytes, *content: bytes, version: int = 0, flags: int = 0) -> byt
     return box(kind, struct.pack(">I", version << 24 | flags), *content)
 
 
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """The audio track beside a video.
+
+    Attributes:
+        entry: The sample entry, box and all.
+        language: The packed language code.
+        scale: Ticks a second.
+        begin: The tick of the movie at which its first packet is heard; negative: not all of it.
+        size: Bytes of each packet.
+        length: Ticks of each packet.
+        counts: Packets in each chunk.
+    """
+
+    entry: bytes
+    language: int
+    scale: int
+    begin: int
+    size: np.ndarray
+    length: np.ndarray
+    counts: np.ndarray
+
+
 def moov(
-    tables: Tables, description: Description, clock: Clock, chunks: np.ndarray, wide: bool
+    tables: SampleTables,
+    description: Description,
+    clock: Clock,
+    chunks: np.ndarray,
+    wide: bool,
+    sound: tuple[Sound, np.ndarray] | None = None,
 ) -> bytes:
-    """Return the box that describes a video of one track.
+    """Return the box that describes a video, and the audio beside it.
 
     Args:
         tables: Its packets.
@@ -86,10 +114,11 @@ def moov(
         clock: Its clock.
         chunks: Where each chunk begins in the file.
         wide: Whether places in the file need 64 bits.
+        sound: The audio track, and where each of its chunks begins.
     """
     return box(
         b"moov",
-        _movie_header(clock),
+        _movie_header(clock, tracks=1 if sound is None else 2),
         box(
             b"trak",
             _track_header(clock, description),
@@ -101,23 +130,72 @@ def moov(
                 box(
                     b"minf",
                     _full(b"vmhd", bytes(8), flags=1),
-                    box(b"dinf", _full(b"dref", struct.pack(">I", 1), _full(b"url ", flags=1))),
+                    _data_information(),
                     _sample_tables(tables, description, clock, chunks, wide),
+                ),
+            ),
+        ),
+        b"" if sound is None else _audio_track(*sound, clock=clock, wide=wide),
+    )
+
+
+def _audio_track(sound: Sound, chunks: np.ndarray, *, clock: Clock, wide: bool) -> bytes:
+    whole = int(sound.length.sum())
+    skipped, delay = max(0, -sound.begin), _scaled(max(0, sound.begin), sound.scale, clock)
+    heard = _scaled(whole - skipped, sound.scale, clock)
+    version, times = _header_times(delay + heard, ">QQI4xQ", ">III4xI", 2)
+    placement = struct.pack(">HHHH", 0, 1, 0x100, 0) + _UNITY + bytes(8)
+    header = _full(b"tkhd", times, bytes(8), placement, version=version, flags=3)
+    edits = [struct.pack(">Qqi", delay, -1, 1 << 16)] if delay else []
+    edits.append(struct.pack(">Qqi", heard, skipped, 1 << 16))
+    listed = _full(b"elst", struct.pack(">I", len(edits)), *edits, version=1)
+    version, times = _header_times(whole, ">QQIQ", ">IIII", sound.scale)
+    return box(
+        b"trak",
+        header,
+        box(b"edts", listed) if skipped or delay else b"",
+        box(
+            b"mdia",
+            _full(b"mdhd", times, struct.pack(">HH", sound.language, 0), version=version),
+            _full(b"hdlr", struct.pack(">I4s12x", 0, b"soun"), b"SoundHandler\0"),
+            box(
+                b"minf",
+                _full(b"smhd", bytes(4)),
+                _data_information(),
+                box(
+                    b"stbl",
+                    _full(b"stsd", struct.pack(">I", 1), sound.entry),
+                    _counted(b"stts", *_run_lengths(sound.length)),
+                    *_places(sound.size, sound.counts, chunks, wide),
                 ),
             ),
         ),
     )
 
 
+def _scaled(ticks: int, scale: int, clock: Clock) -> int:
+    """Return a time of another clock in ticks of the movie's."""
+    return (2 * ticks * clock.scale + scale) // (2 * scale)
+
+
+def _data_information() -> bytes:
+    return box(b"dinf", _full(b"dref", struct.pack(">I", 1), _full(b"url ", flags=1)))
+
+
 def _times(clock: Clock, wide: str, narrow: str, *middle: int) -> tuple[int, bytes]:
     """Return a header's version and its times: made, changed (never), ..., the duration."""
-    version = 1 if clock.duration > NARROW else 0
-    return version, struct.pack(wide if version else narrow, 0, 0, *middle, clock.duration)
+    return _header_times(clock.duration, wide, narrow, *middle)
 
 
-def _movie_header(clock: Clock) -> bytes:
+def _header_times(duration: int, wide: str, narrow: str, *middle: int) -> tuple[int, bytes]:
+    version = 1 if duration > NARROW else 0
+    return version, struct.pack(wide if version else narrow, 0, 0, *middle, duration)
+
+
+def _movie_header(clock: Clock, *, tracks: int) -> bytes:
     version, times = _times(clock, ">QQIQ", ">IIII", clock.scale)
-    rest = struct.pack(">IH10x", 1 << 16, 0x100) + _UNITY + bytes(24) + struct.pack(">I", 2)
+    following = struct.pack(">I", tracks + 1)
+    rest = struct.pack(">IH10x", 1 << 16, 0x100) + _UNITY + bytes(24) + following
     return _full(b"mvhd", times, rest, version=version)
 
 
@@ -139,7 +217,7 @@ def _edits(clock: Clock) -> bytes:
 
 
 def _sample_tables(
-    tables: Tables, description: Description, clock: Clock, chunks: np.ndarray, wide: bool
+    tables: SampleTables, description: Description, clock: Clock, chunks: np.ndarray, wide: bool
 ) -> bytes:
     count = len(tables.size)
     parts = [_descriptions(description), _full(b"stts", struct.pack(">III", 1, count, clock.step))]
@@ -147,13 +225,21 @@ def _sample_tables(
         parts.append(_counted(b"ctts", *_run_lengths(tables.shift * clock.step)))
     if not tables.key.all():
         parts.append(_counted(b"stss", np.flatnonzero(tables.key) + 1))
-    repeated, values = _run_lengths(tables.counts)
+    return box(b"stbl", *parts, *_places(tables.size, tables.counts, chunks, wide))
+
+
+def _places(
+    size: np.ndarray, counts: np.ndarray, chunks: np.ndarray, wide: bool
+) -> tuple[bytes, ...]:
+    """Return the tables that say where packets lie."""
+    repeated, values = _run_lengths(counts)
     first_chunk = np.concatenate([[0], np.cumsum(repeated)[:-1]]) + 1
-    parts.append(_counted(b"stsc", first_chunk, values, np.ones(len(values))))
-    parts.append(_full(b"stsz", struct.pack(">II", 0, count), tables.size.astype(">u4").tobytes()))
     kind, number = (b"co64", ">u8") if wide else (b"stco", ">u4")
-    parts.append(_full(kind, struct.pack(">I", len(chunks)), chunks.astype(number).tobytes()))
-    return box(b"stbl", *parts)
+    return (
+        _counted(b"stsc", first_chunk, values, np.ones(len(values))),
+        _full(b"stsz", struct.pack(">II", 0, len(size)), size.astype(">u4").tobytes()),
+        _full(kind, struct.pack(">I", len(chunks)), chunks.astype(number).tobytes()),
+    )
 
 
 def _descriptions(description: Description) -> bytes:

@@ -2,7 +2,8 @@
 
 A muxer looks at every packet; here a stretch of packets that lie side by side is one copy. The
 table of packets comes first, so that a video can be read while it is fetched. The clock ticks once
-a frame, as in ``remux.py``: frame ``i`` is shown at tick ``i``.
+a frame, as in ``remux.py``: frame ``i`` is shown at tick ``i``. Audio (``audio.py``) lies between
+the frames, about a second of each at a time.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from demoreel.errors import ArgumentError, VideoError
+from demoreel.media.audio import AudioPackets, AudioSpan, audio_packets
 from demoreel.media.mp4 import Description
-from demoreel.media.mp4_boxes import NARROW, Clock, Tables, box, moov
+from demoreel.media.mp4_boxes import NARROW, Clock, SampleTables, Sound, box, moov
 from demoreel.media.settings import exact_rate
-from demoreel.media.video import Video, VideoFile
+from demoreel.media.video import Video
 from demoreel.storage.local import LocalFile
+from demoreel.storage.store import ReadsNow, StoredFile
 from demoreel.storage.write_out import begin_writing_out
 
 _AT_ONCE = 1 << 20
@@ -63,12 +67,18 @@ class PacketRun:
         shown[np.argsort(frames, kind="stable")] = np.arange(len(frames))
         return shown
 
+    def frames(self) -> np.ndarray:
+        """Return the numbers of the frames as they are shown; -1 where the video shows none."""
+        frames = np.empty(len(self.packets), np.int64)
+        frames[self.shown()] = self.video.index.frame_of[self.packets]
+        return np.maximum(frames, -1)
+
     def keyframes(self) -> np.ndarray:
         """Return for each packet whether decoding may begin there."""
         return np.asarray(self.video.index.start_of[self.packets] == self.packets)
 
 
-class SplicedVideo:
+class SplicedVideo(ReadsNow):
     """An mp4 that is made of other videos' packets: to be read as it is, or written to a file.
 
     Cost: 40 bytes of memory for a packet; nothing is read before it is asked for.
@@ -77,6 +87,7 @@ class SplicedVideo:
         runs: What it is made of, in order. All must be of the same kind (``signature``).
         description: How the packets are described, from one of the videos.
         fps: Frames per second.
+        audio: The audio beside it.
 
     Attributes:
         frames: How many it has: as many as packets.
@@ -85,17 +96,30 @@ class SplicedVideo:
 
     Raises:
         ArgumentError: There are no packets.
+        VideoError: Audio cannot be copied, or is of different kinds.
     """
 
     def __init__(
-        self, runs: Sequence[PacketRun], *, description: Description, fps: float | Fraction
+        self,
+        runs: Sequence[PacketRun],
+        *,
+        description: Description,
+        fps: float | Fraction,
+        audio: Sequence[AudioSpan] = (),
     ) -> None:
         runs = [run for run in runs if len(run.packets)]
         if not runs:
             raise ArgumentError("There are no packets to write.")
+        rate = exact_rate(fps)
         self.frames = sum(len(run.packets) for run in runs)
-        self._head = _header(runs, description, exact_rate(fps))
-        self._pieces = [(run.video, *stretch) for run in runs for stretch in _stretches(run)]
+        heard = audio_packets(audio, seconds=float(self.frames / rate)) if audio else None
+        if heard is None:
+            self._head = _header(runs, description, rate)
+            self._pieces = [(run.video, *stretch) for run in runs for stretch in _stretches(run)]
+        else:
+            mixed = _Interleaved(runs, heard, rate)
+            self._head = _header(runs, description, rate, mixed)
+            self._pieces = mixed.pieces
         lengths = [length for _, _, length in self._pieces]
         self._ends = np.cumsum([len(self._head), *lengths])
         self.size = int(self._ends[-1])
@@ -143,6 +167,7 @@ def write_packets(
     *,
     description: Description,
     fps: float | Fraction,
+    audio: Sequence[AudioSpan] = (),
 ) -> int:
     """Write the packets of all runs, one after the other, into one mp4. It is not forced to disk.
 
@@ -153,16 +178,17 @@ def write_packets(
         runs: What to write. All must be of the same kind (``signature``).
         description: How the packets are described, from one of the videos.
         fps: Frames per second.
+        audio: The audio beside them.
 
     Returns:
         Frames in the file: as many as packets.
 
     Raises:
         ArgumentError: There are no packets.
-        VideoError: A source ends before its packets do.
+        VideoError: A source ends before its packets do, or audio cannot be copied.
         OSError: The disk is full or not writable.
     """
-    video = SplicedVideo(runs, description=description, fps=fps)
+    video = SplicedVideo(runs, description=description, fps=fps, audio=audio)
     target = Path(path)
     try:
         handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -197,7 +223,10 @@ def _essence(kind: bytes, content: bytes) -> bytes:
 def _stretches(run: PacketRun) -> Iterator[tuple[int, int]]:
     """Yield (offset, length) of the byte ranges to copy: packets side by side are one."""
     index = run.video.index
-    offset, size = index.offset[run.packets], index.size[run.packets]
+    yield from _ranges(index.offset[run.packets], index.size[run.packets])
+
+
+def _ranges(offset: np.ndarray, size: np.ndarray) -> Iterator[tuple[int, int]]:
     breaks = np.flatnonzero(offset[1:] != offset[:-1] + size[:-1]) + 1
     first = np.concatenate([[0], breaks])
     last = np.concatenate([breaks, [len(offset)]]) - 1
@@ -274,7 +303,7 @@ def _cut_off(video: Video, length: int, offset: int) -> VideoError:
 
 
 @contextmanager
-def _reading(file: VideoFile) -> Iterator[Callable[[memoryview, int], int]]:
+def _reading(file: StoredFile) -> Iterator[Callable[[memoryview, int], int]]:
     """Yield a function that fills a buffer from a place of the file, and says how far."""
     if not isinstance(file, LocalFile) or not hasattr(os, "preadv"):
 
@@ -292,7 +321,75 @@ def _reading(file: VideoFile) -> Iterator[Callable[[memoryview, int], int]]:
         os.close(handle)
 
 
-def _header(runs: Sequence[PacketRun], description: Description, rate: Fraction) -> bytes:
+class _Interleaved:
+    """Frames and audio in turns: what players read one after the other lies side by side.
+
+    Attributes:
+        pieces: The byte ranges to copy, in order.
+        counts: Packets of video in each chunk.
+        sound: The audio track.
+        before: Bytes of audio before each chunk of video, and in all at the end.
+    """
+
+    def __init__(self, runs: Sequence[PacketRun], heard: AudioPackets, rate: Fraction) -> None:
+        step = max(1, round(rate))
+        parts = [
+            PacketRun(run.video, run.packets[at : at + step])
+            for run in runs
+            for at in range(0, len(run.packets), step)
+        ]
+        self.counts = np.array([len(part.packets) for part in parts])
+        ends = np.cumsum(self.counts) / float(rate) * heard.track.scale
+        ends[-1] = np.inf
+        stops = np.searchsorted(heard.begin, ends, side="left")
+        self.pieces: list[tuple[Video, int, int]] = []
+        first = 0
+        for part, stop in zip(parts, stops.tolist(), strict=True):
+            self.pieces += [(part.video, *stretch) for stretch in _stretches(part)]
+            self.pieces += _audio_pieces(heard, first, stop)
+            first = stop
+        counts = np.diff(np.concatenate([[0], stops]))
+        ended = np.concatenate([[0], np.cumsum(heard.size)])
+        self.before = np.concatenate([[0], ended[stops]])
+        self._filled = counts > 0
+        self.sound = Sound(
+            entry=heard.track.entry,
+            language=heard.track.language,
+            scale=heard.track.scale,
+            begin=int(heard.begin[0]),
+            size=heard.size,
+            length=heard.length,
+            counts=counts[self._filled],
+        )
+
+    def places(self, video: np.ndarray, begin: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return where chunks lie in the file: of video, and of audio.
+
+        Args:
+            video: Bytes of video before each chunk, and in all at the end.
+            begin: Where the first chunk lies.
+        """
+        chunks = begin + video[:-1] + self.before[:-1]
+        sounds = begin + video[1:] + self.before[:-1]
+        return chunks, sounds[self._filled]
+
+
+def _audio_pieces(heard: AudioPackets, first: int, stop: int) -> Iterator[tuple[Video, int, int]]:
+    source = heard.source[first:stop]
+    edges = np.flatnonzero(np.diff(source)) + 1
+    for begin, end in pairwise([0, *edges.tolist(), len(source)]):
+        if end > begin:
+            some = slice(first + begin, first + end)
+            for place in _ranges(heard.offset[some], heard.size[some]):
+                yield (heard.videos[int(source[begin])], *place)
+
+
+def _header(
+    runs: Sequence[PacketRun],
+    description: Description,
+    rate: Fraction,
+    mixed: _Interleaved | None = None,
+) -> bytes:
     """Return all that stands before the packets."""
     size = np.concatenate([run.video.index.size[run.packets] for run in runs])
     counts = np.array([len(run.packets) for run in runs])
@@ -300,7 +397,8 @@ def _header(runs: Sequence[PacketRun], description: Description, rate: Fraction)
     shown = np.concatenate([run.shown() for run in runs]) + np.repeat(before, counts)
     behind = shown - np.arange(len(size))
     delay = -int(behind.min())  # ticks that decoding runs ahead; one delay keeps its times rising
-    tables = Tables(
+    counts = counts if mixed is None else mixed.counts
+    tables = SampleTables(
         size=size,
         key=np.concatenate([run.keyframes() for run in runs]),
         shift=behind + delay if behind.any() else None,
@@ -309,11 +407,18 @@ def _header(runs: Sequence[PacketRun], description: Description, rate: Fraction)
     clock = Clock.at(rate, frames=len(size), delay=delay)
     brand = description.kind if description.kind in (b"av01", b"avc1") else b""
     ftyp = box(b"ftyp", b"isom", struct.pack(">I", 0x200), b"isomiso2mp41", brand)
-    total = int(size.sum())
-    wide = total + len(size) * 32 + (1 << 16) > NARROW
+    packets = len(size) + (0 if mixed is None else len(mixed.sound.size))
+    total = int(size.sum()) + (0 if mixed is None else int(mixed.before[-1]))
+    wide = total + packets * 32 + (1 << 16) > NARROW
     head = struct.pack(">I4sQ", 1, b"mdat", total + 16) if wide else b""
     mdat = head or struct.pack(">I4s", total + 8, b"mdat")
-    start = np.cumsum(size) - size
-    length = len(moov(tables, description, clock, start[before], wide))
-    begin = len(ftyp) + length + len(mdat)
-    return ftyp + moov(tables, description, clock, begin + start[before], wide) + mdat
+    video = np.concatenate([[0], np.cumsum(size)])[np.concatenate([[0], np.cumsum(counts)])]
+
+    def described(begin: int) -> bytes:
+        if mixed is None:
+            return moov(tables, description, clock, begin + video[:-1], wide)
+        chunks, sounds = mixed.places(video, begin)
+        return moov(tables, description, clock, chunks, wide, (mixed.sound, sounds))
+
+    length = len(described(0))
+    return ftyp + described(len(ftyp) + length + len(mdat)) + mdat

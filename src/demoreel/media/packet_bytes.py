@@ -101,7 +101,10 @@ def decode_packets(data: bytes, *, video_bytes: int, name: str) -> PacketIndex |
             color_range=int(said[b"color_range"]),
             colorspace=int(said[b"colorspace"]),
         )
+        codec.require_listed(name)
         return _index(codec, table, video_bytes)
+    except VideoError:
+        raise
     except (pa.ArrowException, OSError, KeyError, ValueError, IndexError) as error:
         raise VideoError(
             f"The packet index stored beside the video is damaged ({error}).",

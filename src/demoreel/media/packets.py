@@ -11,19 +11,30 @@ from functools import cached_property
 
 import numpy as np
 
+from demoreel.errors import VideoError
+
+_BY_NAME = "libdav1d h264 hevc vp8 vp9 mpeg4 mpeg2video mjpeg png ffv1"
+DECODERS = tuple(_BY_NAME.split())
+"""The decoders that a file may ask for: those that recognise their own bytes.
+
+FFmpeg has others that make an image of any bytes (``rawvideo``) or draw text (``ansi``): with one
+of them, a packet index that points at a foreign file would show what it says.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Codec:
     """What a decoder must be told before the first packet.
 
     Attributes:
-        name: FFmpeg's name of a software decoder.
+        name: FFmpeg's name of a software decoder, one of ``DECODERS``.
         extradata: The codec's own header, if it has one.
         width: Coded width in pixels.
         height: Coded height in pixels.
         color_range: The container's word on it, as FFmpeg numbers it; 0 is unknown. The codec's
             own word, if it has one, comes first.
         colorspace: Likewise, the matrix from YUV to RGB; 2 is unknown.
+        pix_fmt: The pixel format, of frames that are not compressed: nothing else says it.
     """
 
     name: str
@@ -32,6 +43,18 @@ class Codec:
     height: int
     color_range: int = 0
     colorspace: int = 2
+    pix_fmt: str | None = None
+
+    def require_listed(self, file: str) -> None:
+        """Raise VideoError unless the decoder is one of ``DECODERS``."""
+        # No file can name a pixel format: raw frames are those that a recorder left.
+        is_raw = self.name == "rawvideo" and self.pix_fmt is not None
+        if self.name not in DECODERS and not is_raw:
+            raise VideoError(
+                f"A video of codec {self.name[:40]!r} is not decoded.",
+                hint=f"codecs that are: {', '.join(DECODERS)}",
+                file=file,
+            )
 
 
 @dataclass(frozen=True)
@@ -50,6 +73,9 @@ class PacketIndex:
             where that lies before the video's first packet.
         packet_of: Packet of each frame.
         seconds: Presentation time of each frame on the file's own clock.
+        raw: How to decode the last packets, where they are frames that were never compressed (an
+            episode that waits for its encoder); each of them is a keyframe.
+        raw_from: The first of those packets.
         nbytes: Memory that the index takes.
         has_leading: Whether any keyframe is followed by pictures that lean on the GOP before it.
     """
@@ -61,6 +87,8 @@ class PacketIndex:
     start_of: np.ndarray
     packet_of: np.ndarray
     seconds: np.ndarray
+    raw: Codec | None = None
+    raw_from: int = 0
     nbytes: int = field(init=False, default=0)
     has_leading: bool = field(init=False, default=False)
 
@@ -75,6 +103,10 @@ class PacketIndex:
     def frames(self) -> int:
         """Frames that the video shows."""
         return len(self.packet_of)
+
+    def codec_at(self, packet: int) -> Codec:
+        """Return how to decode what begins with this packet."""
+        return self.raw if self.raw is not None and packet >= self.raw_from else self.codec
 
     def starts(self, frames: np.ndarray | list[int]) -> np.ndarray:
         """Return, for each of these frames, where its decoding begins (see ``start_of``)."""
@@ -114,6 +146,8 @@ def index_packets(
     shown: np.ndarray,
     seconds_per_tick: float,
     origin: int = 0,
+    raw: Codec | None = None,
+    raw_from: int = 0,
 ) -> PacketIndex:
     """Derive presentation order and decoding starts from a packet table in decoding order.
 
@@ -126,6 +160,8 @@ def index_packets(
         shown: Whether a packet's picture is presented (edit lists hide some).
         seconds_per_tick: Length of a tick.
         origin: The tick that is second 0.
+        raw: See ``PacketIndex``.
+        raw_from: See ``PacketIndex``.
     """
     shown_packets = np.flatnonzero(shown)
     order = np.argsort(pts[shown_packets], kind="stable")
@@ -140,6 +176,8 @@ def index_packets(
         start_of=_decoding_starts(pts, keyframe),
         packet_of=packet_of,
         seconds=(pts[packet_of] - origin) * seconds_per_tick,
+        raw=raw,
+        raw_from=raw_from,
     )
 
 

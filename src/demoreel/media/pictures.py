@@ -12,12 +12,19 @@ import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
 from demoreel.errors import PictureError
+from demoreel.model.limits import refuse_above
 
 _JPEG = b"\xff\xd8\xff"
+_SCAN = b"\xff\xda"  # never in a scan's own bytes
+_MOST_SEGMENTS = 64  # before the first scan
+_MOST_SCANS = 100  # encoders make about ten; each is a pass over all pixels, and may be 14 bytes
+# Pillow knows dozens of formats, among them some that start programs (EPS).
+_FORMATS = ("PNG", "JPEG", "TIFF", "WEBP", "BMP", "GIF")
 _desks = threading.local()
 _UNREADABLE = (
     UnidentifiedImageError,
     Image.DecompressionBombError,
+    MemoryError,
     OSError,
     ValueError,
     SyntaxError,
@@ -25,7 +32,11 @@ _UNREADABLE = (
 
 
 def decode_picture(
-    data: bytes | None, *, size: tuple[int, int] | None = None, on_desk: bool = False
+    data: bytes | None,
+    *,
+    size: tuple[int, int] | None = None,
+    on_desk: bool = False,
+    declared: tuple[int, int] | None = None,
 ) -> np.ndarray:
     """Return an encoded picture as RGB (height, width, 3; uint8).
 
@@ -34,27 +45,37 @@ def decode_picture(
         size: Height and width to scale to.
         on_desk: Decode into memory that the calling thread's next picture will use again: fresh
             memory costs half as much as decoding a JPEG.
+        declared: Height and width that it must have.
 
     Raises:
-        PictureError: The bytes are missing, cut off, or no picture.
+        PictureError: The bytes are missing, cut off, or no picture, or one of another size.
     """
     with _readable(data) as encoded:
         shape = _plain_jpeg_shape(encoded) if size is None else None
         if shape is not None:
+            _require_size(shape, declared)
             memory = _desk("RGB", shape[0] * shape[1] * 3) if on_desk else None
             rgb: np.ndarray = simplejpeg.decode_jpeg(encoded, colorspace="RGB", buffer=memory)
             return rgb
-        with Image.open(io.BytesIO(encoded)) as image:
+        with open_image(encoded) as image:
+            _require_size((image.height, image.width), declared)
             return np.array(_as_rgb(image, size))
 
 
-def paint_picture(data: bytes | None, out: np.ndarray, *, scale: bool = False) -> None:
+def paint_picture(
+    data: bytes | None,
+    out: np.ndarray,
+    *,
+    scale: bool = False,
+    declared: tuple[int, int] | None = None,
+) -> None:
     """Decode an encoded picture into planes of red, green and blue.
 
     Args:
         data: The encoded bytes.
         out: Where to (3, height, width; uint8).
         scale: Whether a picture of another size is scaled.
+        declared: Height and width that it must have before that.
 
     Raises:
         PictureError: The bytes are missing, cut off, or no picture, or one of another size.
@@ -63,20 +84,22 @@ def paint_picture(data: bytes | None, out: np.ndarray, *, scale: bool = False) -
     with _readable(data) as encoded:
         shape = _plain_jpeg_shape(encoded)
         if shape is not None and (shape == size or not scale):
+            _require_size(shape, declared or size)
             _require_size(shape, size)
             _split(_decode_words(encoded, shape), out)
             return
-        with Image.open(io.BytesIO(encoded)) as image:
-            if not scale:
-                _require_size((image.height, image.width), size)
+        with open_image(encoded) as image:
+            _require_size((image.height, image.width), declared if scale else size)
             picture = _as_rgb(image, size if scale else None)
             for plane, band in zip(out, "RGB", strict=True):
                 plane[...] = np.frombuffer(picture.tobytes("raw", band), np.uint8).reshape(size)
 
 
-def _require_size(found: tuple[int, int], wanted: tuple[int, int]) -> None:
-    if found != wanted:
-        raise PictureError(f"A picture is {found} where {wanted} was expected.")
+def _require_size(found: tuple[int, int], wanted: tuple[int, int] | None) -> None:
+    if wanted is not None and found != wanted:
+        raise PictureError(
+            f"A picture is {found[0]}x{found[1]} where {wanted[0]}x{wanted[1]} was declared."
+        )
 
 
 def _decode_words(data: bytes, shape: tuple[int, int]) -> np.ndarray:
@@ -107,6 +130,47 @@ def _readable(data: bytes | None) -> Iterator[bytes]:
         raise PictureError(f"A picture does not decode ({error}).") from error
 
 
+def open_image(data: bytes) -> Image.Image:
+    """Open an encoded image of one of the formats that datasets hold; nothing is decoded yet.
+
+    Raises:
+        PictureError: It has more pixels than ``IMAGE_PIXELS``.
+        UnidentifiedImageError: It is of another format, or no image.
+    """
+    _refuse_scans(data)
+    image = Image.open(io.BytesIO(data), formats=_FORMATS)
+    _refuse_large(image.height, image.width)
+    return image
+
+
+def _refuse_scans(data: bytes) -> None:
+    if data[:3] != _JPEG or _is_one_scan(data):
+        return
+    scans = data.count(_SCAN)
+    if scans > _MOST_SCANS:
+        raise PictureError(f"A picture has {scans} scans; {_MOST_SCANS} at most were expected.")
+
+
+def _is_one_scan(data: bytes) -> bool:
+    """Whether the first scan of a JPEG has all of it: a second one is an error. Most are so."""
+    at, components = 2, 0
+    for _ in range(_MOST_SEGMENTS):
+        head = data[at : at + 10]
+        if len(head) < 10 or head[0] != 0xFF:
+            return False
+        if head[1] in (0xC0, 0xC1):  # sequential; of other kinds it stays 0
+            components = head[9]
+        elif head[1] == 0xDA:
+            return head[4] == components
+        at += 2 + int.from_bytes(head[2:4], "big")
+    return False
+
+
+def _refuse_large(height: int, width: int) -> None:
+    what = f"A picture says that it is {height} x {width}: pixels"
+    refuse_above("IMAGE_PIXELS", height * width, what, PictureError)
+
+
 def _as_rgb(image: Image.Image, size: tuple[int, int] | None) -> Image.Image:
     picture = image.convert("RGB") if image.mode != "RGB" else image
     if size is not None and picture.size != (size[1], size[0]):
@@ -118,7 +182,9 @@ def _plain_jpeg_shape(data: bytes) -> tuple[int, int] | None:
     """Return a JPEG's size if libjpeg-turbo gives Pillow's pixels; of CMYK it makes others."""
     if data[:3] != _JPEG:
         return None
+    _refuse_scans(data)
     height, width, colours = simplejpeg.decode_jpeg_header(data)[:3]
+    _refuse_large(height, width)
     return (height, width) if colours in ("YCbCr", "Gray", "RGB") else None
 
 
@@ -131,23 +197,32 @@ def _desk(use: str, size: int) -> np.ndarray:
     return memory
 
 
-def decode_depth_picture(data: bytes | None, *, size: tuple[int, int] | None = None) -> np.ndarray:
+def decode_depth_picture(
+    data: bytes | None,
+    *,
+    size: tuple[int, int] | None = None,
+    declared: tuple[int, int] | None = None,
+) -> np.ndarray:
     """Return a depth picture's values (height, width; float32), in the unit they were stored in.
 
     Scaling takes the nearest value: a mean of near and far is a distance where nothing is.
 
     Raises:
-        PictureError: The bytes are missing, cut off, or no picture.
+        PictureError: The bytes are missing, cut off, or no picture, or one of another size than
+            ``declared``.
     """
     if not data:
         raise PictureError("A depth picture is missing from its table.")
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
+            _require_size((image.height, image.width), declared)
             if size is not None and image.size != (size[1], size[0]):
                 return np.array(
                     image.resize((size[1], size[0]), Image.Resampling.NEAREST), np.float32
                 )
             return np.array(image, dtype=np.float32)
+    except PictureError:
+        raise
     except _UNREADABLE as error:
         raise PictureError(f"A depth picture does not decode ({error}).") from error
 
@@ -162,5 +237,5 @@ def picture_size(data: bytes | None) -> tuple[int, int]:
         if encoded[:3] == _JPEG:
             height, width = simplejpeg.decode_jpeg_header(encoded)[:2]
             return height, width
-        with Image.open(io.BytesIO(encoded)) as image:
+        with open_image(encoded) as image:
             return image.height, image.width

@@ -1,25 +1,23 @@
 """The bytes of stretches of video, read before they are decoded.
 
-Where a read has a price of its own (a blob in a table, an object store), all that a batch needs of
-a video is read in one call.
+Where a read waits (a blob in a table, an object store), all that a batch needs of a video is begun
+in one call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TypeGuard
 
 import numpy as np
 
 from demoreel.errors import VideoError
 from demoreel.media.decode import Stretch
-from demoreel.storage.far.files import FarFile, FarSlice
-from demoreel.storage.far.threads import interrupted
-from demoreel.storage.lance_blobs import LanceBlob, read_side_by_side
 from demoreel.storage.local import LocalFile, open_file
 from demoreel.storage.seekable import Bytes
+from demoreel.storage.store import StoredFile
+from demoreel.storage.threads import interrupted
 
 _SMALL_GROUP = 1 << 17  # bytes that may be read beyond what is wanted
 
@@ -31,12 +29,14 @@ class Loaded:
         size: Bytes held.
     """
 
-    __slots__ = ("_begin", "_behind", "_data", "size")
+    __slots__ = ("_begin", "_behind", "_data", "_identity", "size")
 
-    def __init__(self, begin: int, data: bytes, behind: Bytes | str) -> None:
+    def __init__(self, begin: int, data: bytes, behind: Bytes) -> None:
         self._begin = begin
         self._data = data
-        self._behind = behind
+        # By its path, a local file is opened again: thousands of stretches may wait at once.
+        self._behind: Bytes | str = behind.path if isinstance(behind, LocalFile) else behind
+        self._identity = behind.identity if isinstance(behind, LocalFile) else None
         self.size = len(data)
 
     def read(self, offset: int, length: int) -> bytes:
@@ -45,7 +45,15 @@ class Loaded:
         if start >= 0 and start + length <= self.size:
             return self._data[start : start + length]
         # A stretch that seems damaged is tried once more, from further back.
-        behind = open_file(self._behind) if isinstance(self._behind, str) else self._behind
+        if not isinstance(self._behind, str):
+            return self._behind.read(offset, length)
+        behind = open_file(self._behind)
+        if behind.identity != self._identity:
+            raise VideoError(
+                "A video was replaced while it was being read.",
+                hint="another process writes to the dataset; read again",
+                file=self._behind,
+            )
         return behind.read(offset, length)
 
 
@@ -102,49 +110,11 @@ def load(stretch: Stretch) -> Stretch:
         VideoError: The bytes cannot be read.
     """
     [(begin, length)] = byte_ranges([stretch])
-    file = stretch.file
-    # By its path, a local file is opened again: thousands of stretches may wait at the same time.
-    behind = file.path if isinstance(file, LocalFile) else file
-    return replace(stretch, file=Loaded(begin, file.read(begin, length), behind))
+    return replace(stretch, file=Loaded(begin, stretch.file.read(begin, length), stretch.file))
 
 
-def load_together(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
-    """Return stretches of one video, read in one call where the video's file offers that.
-
-    Raises:
-        VideoError: The bytes cannot be read.
-    """
-    file = stretches[0].file
-    if not isinstance(file, LocalFile) and hasattr(file, "read_ranges"):
-        ranges = _ranges_inside(stretches)
-        return _holding(stretches, ranges, file.read_ranges(ranges))
-    return stretches
-
-
-def load_from_afar(videos: Mapping[int, Sequence[Stretch]]) -> dict[int, Sequence[Stretch]]:
-    """Return the stretches of those videos that lie in object stores, read side by side.
-
-    Args:
-        videos: The stretches of each video.
-
-    Raises:
-        VideoError: The bytes cannot be read.
-    """
-    far, wanted = {}, []
-    for number, stretches in videos.items():
-        file = stretches[0].file
-        if is_far(file):
-            far[number] = stretches
-            wanted.append((file, _ranges_inside(stretches)))
-    read = read_side_by_side(wanted)
-    return {
-        number: _holding(far[number], ranges, parts)
-        for number, (_, ranges), parts in zip(far, wanted, read, strict=True)
-    }
-
-
-def begin_loading(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Begin to read stretches of one video that lies far away; decoding them waits as it must.
+def begin_loading(file: StoredFile, stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Begin to read stretches of one video, where a read waits; decoding waits for its stretch.
 
     Whole groups of pictures are read, so that what is kept of them serves any frame of theirs; but
     not of groups so large that this would cost much.
@@ -152,13 +122,11 @@ def begin_loading(stretches: Sequence[Stretch]) -> list[Stretch]:
     Raises:
         VideoError: The video is cut off.
     """
-    file = stretches[0].file
-    assert isinstance(file, FarFile | FarSlice)
     ranges = _whole_groups(stretches, _ranges_inside(stretches))
     return [
         replace(stretch, file=Arriving(begin, length, future, file))
         for stretch, (begin, length), future in zip(
-            stretches, ranges, file.begin(ranges), strict=True
+            stretches, ranges, file.read_ranges(ranges), strict=True
         )
     ]
 
@@ -178,11 +146,6 @@ def _whole_groups(
     return found
 
 
-def is_far(file: object) -> TypeGuard[LanceBlob]:
-    """Whether a video lies in an object store, where each read takes its time."""
-    return isinstance(file, LanceBlob) and file.is_remote
-
-
 def _ranges_inside(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
     ranges = byte_ranges(stretches)
     size = stretches[0].file.size
@@ -193,12 +156,3 @@ def _ranges_inside(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
             file=stretches[0].name,
         )
     return ranges
-
-
-def _holding(
-    stretches: Sequence[Stretch], ranges: Sequence[tuple[int, int]], parts: Sequence[bytes]
-) -> list[Stretch]:
-    return [
-        Stretch(stretch.index, Loaded(begin, data, stretch.file), stretch.name, stretch.frames)
-        for stretch, (begin, _), data in zip(stretches, ranges, parts, strict=True)
-    ]

@@ -22,7 +22,9 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from demoreel.errors import ArgumentError, VideoError
+from demoreel.media.demux import open_container
 from demoreel.media.settings import exact_rate
+from demoreel.storage.local import open_file
 
 _SELF_DESCRIBING = ("av1", "vp9")
 """Codecs whose keyframes carry all that their header says, so headers may differ."""
@@ -38,6 +40,7 @@ class Signature:
         height: Picture height in pixels.
         pix_fmt: Pixel format, e.g. ``yuv420p``.
         header: The codec's parameter sets, where they are not repeated in the packets.
+        others: What the file holds besides the video, e.g. ``audio``: joining would drop it.
     """
 
     codec: str
@@ -45,6 +48,7 @@ class Signature:
     height: int
     pix_fmt: str | None
     header: bytes
+    others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.codec} {self.width}x{self.height} {self.pix_fmt}"
@@ -59,7 +63,7 @@ def probe(path: str | os.PathLike[str]) -> tuple[Signature, int]:
         VideoError: The file is missing or is no video.
     """
     with _opened(path) as (container, stream):
-        found = _signature(stream)
+        found = _signature(container, stream)
         if "mp4" in container.format.name and hasattr(stream, "index_entries"):  # PyAV from 16
             return found, sum(not entry.is_discard for entry in stream.index_entries)
         return found, sum(not packet.is_discard for packet in _packets(container, stream))
@@ -87,14 +91,15 @@ def join(
 
     Raises:
         ArgumentError: There are no sources.
-        VideoError: A source is missing or broken, hides frames by an edit list, shows two frames at
-            the same time, or differs from the first in codec, size, pixel format or header.
+        VideoError: A source is missing or broken, has audio or other tracks, hides frames by an
+            edit list, shows two frames at the same time, or differs from the first in codec, size,
+            pixel format or header.
     """
     if not sources:
         raise ArgumentError("There are no videos to join.", target=target)
-    with _opened(sources[0]) as (_, stream):
+    with _opened(sources[0]) as (container, stream):
         rate = exact_rate(fps) if fps else _rate_of(stream, sources[0])
-        wanted = _signature(stream)
+        wanted = _signature(container, stream)
     orders = [_presentation_order(source, wanted, sources[0]) for source in sources]
     # A packet may be decoded this many ticks before its picture is shown; one delay for all
     # sources keeps decoding times rising across the seams.
@@ -141,7 +146,14 @@ def _presentation_order(
 ) -> list[int]:
     """Return, for each packet in decoding order, which frame of its source it becomes."""
     with _opened(source) as (container, stream):
-        found = _signature(stream)
+        found = _signature(container, stream)
+        if found.others:
+            raise VideoError(
+                f"Joining would drop what the video's file holds besides it: "
+                f"{', '.join(found.others)}.",
+                hint="leave it in a file of its own",
+                file=source,
+            )
         if found != wanted:
             same = "their headers differ" if str(found) == str(wanted) else f"it is {found}"
             raise VideoError(
@@ -170,7 +182,7 @@ def _presentation_order(
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[InputContainer, VideoStream]]:
     try:
-        container = av.open(os.fspath(path))
+        container = open_container(open_file(os.fspath(path)))
     except (FFmpegError, OSError) as error:
         raise VideoError(
             f"The video does not open ({error}).", hint="restore or record it again", file=path
@@ -185,11 +197,12 @@ def _packets(container: InputContainer, stream: VideoStream) -> Iterator[Packet[
     return (packet for packet in container.demux(stream) if packet.size)
 
 
-def _signature(stream: VideoStream) -> Signature:
+def _signature(container: InputContainer, stream: VideoStream) -> Signature:
     context = stream.codec_context
     codec = context.codec.canonical_name
     header = b"" if codec in _SELF_DESCRIBING else context.extradata or b""
-    return Signature(codec, context.width, context.height, context.pix_fmt, header)
+    others = tuple(str(one.type) for one in container.streams if one.index != stream.index)
+    return Signature(codec, context.width, context.height, context.pix_fmt, header, others)
 
 
 def _rate_of(stream: VideoStream, path: str | os.PathLike[str]) -> Fraction:

@@ -1,14 +1,27 @@
-"""How a camera is to be encoded, and what that means to each encoder. Needs no PyAV."""
+"""How a camera is to be encoded, and what that means to each encoder. Needs no PyAV.
+
+Settings also come from files of strangers (``info.json``, manifests of saved episodes). So
+``VideoSettings`` accepts only what stands in closed lists; see ``encoder_options.py``.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Literal
 
-from demoreel.errors import ArgumentError, nearest
+from demoreel.errors import ArgumentError, MetadataError, nearest
+from demoreel.media.encoder_options import (
+    HARDWARE_OPTIONS,
+    LONGEST_GOP,
+    OPTIONS,
+    PRESETS,
+    Accepts,
+    as_text,
+)
 
 Codec = Literal["av1", "h264", "hevc", "vp9", "mpeg4", "ffv1"]
 
@@ -48,6 +61,43 @@ _LAMBDA_PER_QUANTISER = 118
 
 _SHORT_GOP = 4
 
+PIXEL_FORMATS = (
+    *("yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuv444p", "yuvj444p"),
+    *("yuv420p10le", "yuv422p10le", "yuv444p10le", "yuv420p12le", "yuv422p12le", "yuv444p12le"),
+    *("nv12", "p010le", "gray", "gray10le", "gray12le", "gray16le"),
+    *("gbrp", "gbrp10le", "gbrp12le", "bgr0"),
+)
+"""The pixel formats that can be asked for. Whether an encoder has one is its own affair."""
+
+_MOST_B_FRAMES = 16
+_WORST_CRF: Mapping[Codec, int] = MappingProxyType(
+    {"av1": 63, "h264": 51, "hevc": 51, "vp9": 63, "mpeg4": 63, "ffv1": 63}
+)
+_HINT = "pass video=VideoSettings(...) to say how to encode, or correct the file"
+
+
+def allowed_options(codec: Codec, encoder: str | None = None) -> Mapping[str, Accepts]:
+    """Return the options that an encoder may be given, by name, and what checks each value."""
+    return HARDWARE_OPTIONS if encoder in HARDWARE_ENCODERS else OPTIONS[codec]
+
+
+def _shown(value: object) -> str:
+    """Return a value for an error, cut short: it may come from a stranger's file."""
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):  # a number of 5000 digits, a thousand brackets
+        shown = f"a {type(value).__name__}"
+    return shown if len(shown) <= 80 else f"{shown[:80]}..."
+
+
+def _whole(name: str, value: object, low: int, high: int, *, rounded: bool = False) -> int:
+    """Return a setting that is a whole number in a range; 30.0 is one."""
+    if isinstance(value, float) and math.isfinite(value) and (rounded or value == int(value)):
+        value = round(value)  # LeRobot takes fractions of a crf
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ArgumentError(f"{name} is a whole number from {low} to {high}, not {_shown(value)}.")
+    return value
+
 
 @dataclass(frozen=True, kw_only=True)
 class VideoSettings:
@@ -70,8 +120,12 @@ class VideoSettings:
             with ``b_frames``). Smaller, but a keyframe is then no clean entry for those frames.
         encoder: Which of libav's encoders makes the codec; None is the software one. The hardware
             ones (``HARDWARE_ENCODERS``) have no ``crf``: it is translated.
-        options: More encoder options, passed through as they are. ``x265-params`` and
-            ``svtav1-params`` are added to ours, so ``{"x265-params": "lossless=1"}`` works.
+        options: More encoder options, from a closed list (``allowed_options``): none that names a
+            file. ``x264-params``, ``x265-params`` and ``svtav1-params`` are added to ours, so
+            ``{"x265-params": "lossless=1"}`` works. Numbers are kept as text.
+
+    Raises:
+        ArgumentError: A value is of the wrong kind or out of range, or an option is not listed.
     """
 
     codec: Codec = "av1"
@@ -85,24 +139,104 @@ class VideoSettings:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what no encoder can do, before a file is opened."""
-        if self.codec not in ENCODERS:
+        """Refuse what no encoder can do, or what none should, before a file is opened."""
+        if not isinstance(self.codec, str) or self.codec not in ENCODERS:
             raise ArgumentError(
-                f"There is no codec {self.codec!r}.", hint=nearest(self.codec, ENCODERS)
+                f"There is no codec {_shown(self.codec)}.",
+                hint=nearest(_shown(self.codec), ENCODERS),
             )
         if self.encoder is not None and self.codec != _codec_of(self.encoder):
             raise ArgumentError(
-                f"The encoder {self.encoder!r} does not make {self.codec}.",
-                hint=nearest(self.encoder, [*ENCODERS.values(), *HARDWARE_ENCODERS]),
+                f"The encoder {_shown(self.encoder)} does not make {self.codec}.",
+                hint=nearest(
+                    _shown(self.encoder).strip("'"), [*ENCODERS.values(), *HARDWARE_ENCODERS]
+                ),
             )
-        if self.gop < 1:
-            raise ArgumentError(f"gop must be at least 1 frame, not {self.gop}.")
-        if self.b_frames < 0:
-            raise ArgumentError(f"b_frames must not be negative, not {self.b_frames}.")
+        if not isinstance(self.pix_fmt, str) or self.pix_fmt not in PIXEL_FORMATS:
+            raise ArgumentError(
+                f"There is no pixel format {_shown(self.pix_fmt)} to encode.",
+                hint=f"one of {', '.join(PIXEL_FORMATS)}",
+            )
+        if not isinstance(self.open_gop, bool):
+            raise ArgumentError(f"open_gop is True or False, not {_shown(self.open_gop)}.")
+        for name, low, high in (
+            ("gop", 1, LONGEST_GOP),
+            ("crf", 0, _WORST_CRF[self.codec]),
+            ("b_frames", 0, _MOST_B_FRAMES),
+        ):
+            number = _whole(name, getattr(self, name), low, high, rounded=name == "crf")
+            object.__setattr__(self, name, number)
         if self.codec in ("av1", "vp9", "ffv1") and (self.b_frames or self.open_gop):
             raise ArgumentError(f"{self.codec} has neither B-frames nor open GOPs.")
         if self.open_gop and not self.b_frames:
             raise ArgumentError("open_gop needs b_frames: only they can reach over a keyframe.")
+        self._check_preset()
+        object.__setattr__(self, "options", self._checked_options())
+
+    def _check_preset(self) -> None:
+        accepts = PRESETS.get(self.encoder or "") or PRESETS[self.codec]
+        if self.preset is None:
+            return
+        try:
+            accepts(as_text(self.preset))
+        except ValueError as error:
+            raise ArgumentError(
+                f"{self.encoder_name} has no preset {_shown(self.preset)}: {error}."
+            ) from None
+
+    def _checked_options(self) -> dict[str, str]:
+        """Return the options as text, each checked."""
+        allowed = allowed_options(self.codec, self.encoder)
+        if not isinstance(self.options, Mapping):
+            raise ArgumentError(
+                f"options is a dict of names and values, not {_shown(self.options)}."
+            )
+        checked = {}
+        for name, value in self.options.items():
+            accepts = allowed.get(name) if isinstance(name, str) else None
+            if accepts is None:
+                raise ArgumentError(
+                    f"{self.encoder_name} may not be given the option {_shown(name)}.",
+                    hint=f"allowed are {', '.join(sorted(allowed))}",
+                )
+            try:
+                checked[name] = as_text(value)
+                accepts(checked[name])
+            except ValueError as error:
+                raise ArgumentError(
+                    f"The option {name} of {self.encoder_name} cannot be {_shown(value)}: {error}."
+                ) from None
+        return checked
+
+    @classmethod
+    def from_file(
+        cls, noted: object, *, default: VideoSettings | None = None, **where: object
+    ) -> VideoSettings:
+        """Return the settings that a file notes, checked like those that a caller gives.
+
+        Args:
+            noted: Settings by the names of ``VideoSettings``; those that are None are left as they
+                are in ``default``.
+            default: What holds for the rest; None is ``VideoSettings()``.
+            **where: For the error: ``file=``, ``camera=``.
+
+        Raises:
+            MetadataError: They are not such settings, or not ones that are allowed.
+        """
+        given = {item.name: getattr(default or cls(), item.name) for item in fields(cls)}
+        if not isinstance(noted, Mapping) or not noted.keys() <= given.keys():
+            raise MetadataError(
+                f"These are no settings of an encoder: {_shown(noted)}.", hint=_HINT, **where
+            )
+        given |= {name: value for name, value in noted.items() if value is not None}
+        try:
+            return cls(**given)
+        except ArgumentError as error:
+            raise MetadataError(
+                f"The settings that are noted here are refused: {error.what}",
+                hint=f"{error.hint}; {_HINT}" if error.hint else _HINT,
+                **where,
+            ) from error
 
     def feature_info(self, *, fps: float, height: int, width: int) -> dict[str, Any]:
         """Return the ``info`` entry LeRobot keeps for a video feature encoded this way."""
@@ -195,7 +329,9 @@ def encoder_options(settings: VideoSettings, *, threads: int) -> dict[str, str]:
     return own
 
 
-def _codec_of(encoder: str) -> str | None:
+def _codec_of(encoder: object) -> str | None:
+    if not isinstance(encoder, str):
+        return None
     software = {name: codec for codec, name in ENCODERS.items()}
     return HARDWARE_ENCODERS.get(encoder) or software.get(encoder)
 

@@ -9,8 +9,13 @@ from typing import Any, overload
 import numpy as np
 
 from demoreel.errors import MetadataError, OutOfRangeError
+from demoreel.model.problems import Note, Problem, refuse
 
-_LONGEST = 1 << 36  # frames; more is a mistake, and sums would run over
+LONGEST = 1 << 36  # frames of all episodes; more is a mistake, and sums would run over
+MISSING = np.iinfo(np.int64).min
+"""What stands for a number that a list of episodes lacks, which is a problem of its own."""
+
+_NAMED = 20  # problems of one kind that have a place each
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,52 @@ class Episode:
     data_file: str | None = None
     video_files: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def usable_episodes(
+    index: np.ndarray, length: np.ndarray, *, file_of: Callable[[int], object], note: Note = refuse
+) -> np.ndarray:
+    """Return the places of the episodes that can be told apart and read, by ``episode_index``.
+
+    Args:
+        index: ``episode_index`` of each, as listed.
+        length: Frames of each.
+        file_of: Returns the file that lists the episode in a place, for errors.
+        note: Takes the problems: episodes that are listed twice, or whose numbers are impossible.
+    """
+
+    def noted(code: str, places: np.ndarray, what: Callable[[int], str]) -> None:
+        for number, place in enumerate(places[:_NAMED].tolist(), 1):
+            count = len(places) - _NAMED + 1 if number == _NAMED else 1
+            file, episode = file_of(place), int(index[place])
+            error = MetadataError(what(place), file=file, episode=episode)
+            note(Problem(code, error, count=count))
+
+    places = np.arange(len(index))
+    is_sound = not len(index) or (length.min() > 0 and length.sum(dtype=np.float64) < LONGEST)
+    if is_sound and np.array_equal(index, places):
+        return places  # as almost everywhere: nothing to note, nothing to sort
+    known = (index != MISSING) & (length != MISSING)
+    possible = (length > 0) & (length < LONGEST)
+    noted(
+        "episode-length",
+        np.flatnonzero(~possible & (length != MISSING)),
+        lambda place: f"An episode's length is not positive, or impossible: {length[place]}.",
+    )
+    noted(
+        "episodes-value-missing",
+        np.flatnonzero((index < 0) & (index != MISSING)),
+        lambda place: f"An episode_index is negative: {index[place]}.",
+    )
+    places = np.flatnonzero(known & possible & (index >= 0))
+    chosen = places[np.argsort(index[places], kind="stable")]
+    ordered = index[chosen]
+    again = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
+    noted("episode-twice", chosen[again], lambda _: "Two episodes have the same episode_index.")
+    chosen = np.delete(chosen, again)
+    too_many = np.cumsum(length[chosen], dtype=np.float64) >= LONGEST
+    noted("episode-length", chosen[too_many], lambda _: f"There are more than {LONGEST} frames.")
+    return chosen[~too_many]
 
 
 class Episodes(Sequence[Episode]):
@@ -70,28 +121,9 @@ class Episodes(Sequence[Episode]):
         self.length = np.ascontiguousarray(length, dtype=np.int64)
         self.start = np.concatenate([[0], np.cumsum(self.length)])
         self._details = details
-        contiguous = np.array_equal(self.episode_index, np.arange(len(self.episode_index)))
-        self._order = None if contiguous else np.argsort(self.episode_index, kind="stable")
-        self._check()
-
-    def _check(self) -> None:
-        impossible = np.flatnonzero((self.length <= 0) | (self.length > _LONGEST))
-        if len(impossible):
-            bad = int(impossible[0])
-            raise MetadataError(
-                f"An episode's length is not positive, or impossible: {self.length[bad]}.",
-                file=self._where,
-                episode=int(self.episode_index[bad]),
-            )
-        if self._order is not None:
-            ordered = self.episode_index[self._order]
-            twice = np.flatnonzero(ordered[1:] == ordered[:-1])
-            if len(twice):
-                raise MetadataError(
-                    "Two episodes have the same episode_index.",
-                    file=self._where,
-                    episode=int(ordered[twice[0]]),
-                )
+        order = usable_episodes(self.episode_index, self.length, file_of=lambda _: where)
+        is_plain = len(order) == 0 or np.array_equal(self.episode_index, order)
+        self._order = None if is_plain else order
 
     @property
     def total_frames(self) -> int:

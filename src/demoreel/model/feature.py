@@ -11,6 +11,7 @@ import numpy as np
 
 from demoreel.errors import MetadataError
 from demoreel.model.depth import DepthCode
+from demoreel.model.limits import refuse_above
 
 LANGUAGE_KEYS = ("language_persistent", "language_events")
 """Columns of lists of structs; recognised by name, as LeRobot does."""
@@ -24,8 +25,14 @@ DEFAULT_FEATURES: Mapping[str, str] = {
 }
 """Columns that every dataset has, and their dtypes."""
 
-_LARGEST_SHAPE = 1 << 31  # elements of one frame; more is a mistake or an attack
 _MOST_DIMENSIONS = 32  # numpy's arrays have 64, and a batch of windows needs some more
+_MOST_CHANNELS = 64
+_LONGEST_DTYPE = 32  # numpy parses longer ones as programs of a kind
+_LONGEST_KEY = 512  # a folder's name has 255 bytes, and a key may be several
+_LONGEST_QUOTE = 60
+
+MASK = "{}_is_missing"
+"""The feature that says where another was filled because its source has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,7 @@ class Feature:
         Raises:
             MetadataError: The entry has no dtype or shape, or they make no sense.
         """
+        _check_key(key, where)
         if not isinstance(raw, Mapping):
             raise MetadataError(f"Feature {key!r} is not an object.", file=where)
         known = {"dtype", "shape", "names", "info"}
@@ -77,19 +85,32 @@ class Feature:
 
     def _check(self, where: str) -> None:
         if self.is_camera:
-            if len(self.shape) not in (2, 3):
+            if len(self.shape) not in (2, 3) or self.picture_shape[2] > _MOST_CHANNELS:
                 raise MetadataError(
-                    f"Camera {self.key!r} has shape {list(self.shape)}; "
+                    f"Camera {self.key!r} has shape {quoted(list(self.shape))}; "
                     "height, width and channels were expected.",
                     file=where,
                 )
+            height, width, _ = self.picture_shape
+            refuse_above(
+                "IMAGE_PIXELS",
+                height * width,
+                f"Camera {self.key!r} has shape {quoted(list(self.shape))}: pixels",
+                file=where,
+            )
         elif self.is_numeric and not _is_number_type(self.dtype):
             raise MetadataError(
-                f"Feature {self.key!r} has the unknown dtype {self.dtype!r}.",
+                f"Feature {self.key!r} has the unknown dtype {quoted(self.dtype)}.",
                 hint="numpy's numbers, bool, string, image, video and language are readable",
                 file=where,
             )
-
+        else:
+            refuse_above(
+                "VALUES",
+                math.prod(self.shape),
+                f"Feature {self.key!r} has the shape {quoted(list(self.shape))}: numbers a frame",
+                file=where,
+            )
         try:
             _ = self.depth_code
         except (TypeError, ValueError, OverflowError) as error:
@@ -181,24 +202,68 @@ class Feature:
         return DepthCode.from_info(self.info) if self.is_depth else None
 
 
+def flat_names(names: Any, depth: int = 0) -> list[str]:
+    """Return the names of dimensions in one list, in whatever form a recorder wrote them.
+
+    A list, a list of lists, an object of lists (``{"motors": ["x", "y"]}``), or an object of
+    numbers (``{"x": 0, "y": 1}``).
+    """
+    if names is None or depth > 4:
+        return []
+    if isinstance(names, dict):
+        nested = [value for value in names.values() if isinstance(value, dict | list | tuple)]
+        names = nested or [str(key) for key in names]
+    if isinstance(names, list | tuple):
+        return [text for name in names for text in flat_names(name, depth + 1)]
+    return [str(names)]
+
+
+def quoted(value: object) -> str:
+    """Return a value as an error shows it: a stranger's may be megabytes long."""
+    text = ascii(value) if isinstance(value, str) else repr(value)
+    return text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "..."
+
+
+def is_text(text: str) -> bool:
+    """Whether a text can be written; JSON can hold halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _is_number_type(name: str) -> bool:
+    if len(name) > _LONGEST_DTYPE:
+        return False
     try:
         return np.dtype(name).kind in "biuf"
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, SyntaxError):
         return False
 
 
-def _checked_shape(key: str, shape: object, where: str) -> tuple[int, ...]:
-    if not isinstance(shape, (list, tuple)) or not all(
-        isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in shape
-    ):
+def _check_key(key: str, where: str) -> None:
+    """Refuse a name that no column and no folder can have."""
+    if not key or len(key) > _LONGEST_KEY or min(key) < " " or not is_text(key):
         raise MetadataError(
-            f"Feature {key!r} has the shape {shape!r}; a list of positive integers was expected.",
+            f"A feature is called {quoted(key)}; a name of 1 to {_LONGEST_KEY} characters without "
+            "control characters was expected.",
             file=where,
         )
-    if math.prod(shape) > _LARGEST_SHAPE or len(shape) > _MOST_DIMENSIONS:
+
+
+def _checked_shape(key: str, shape: object, where: str) -> tuple[int, ...]:
+    if (
+        not isinstance(shape, (list, tuple))
+        or len(shape) > _MOST_DIMENSIONS
+        or not all(
+            isinstance(size, int) and not isinstance(size, bool) and 0 < size < 1 << 62
+            for size in shape
+        )
+    ):
         raise MetadataError(
-            f"Feature {key!r} has the shape {list(shape[:8])}, more than memory could hold.",
+            f"Feature {key!r} has the shape {quoted(shape)}; a list of at most {_MOST_DIMENSIONS} "
+            "positive integers was expected.",
             file=where,
         )
     return tuple(shape)

@@ -8,29 +8,48 @@ from typing import Any
 import numpy as np
 
 from demoreel.errors import MetadataError
+from demoreel.model.feature import quoted
+from demoreel.model.limits import refuse_above
+from demoreel.model.problems import Note, Problem, refuse
 
 Stats = dict[str, dict[str, np.ndarray]]
 """Feature key -> statistic name (min, max, mean, std, count, q01, ...) -> array."""
 
 
-def stats_from_json(raw: object, *, where: str) -> Stats:
+def stats_from_json(
+    raw: object, *, where: str, note: Note = refuse, episode: int | None = None
+) -> Stats:
     """Read parsed JSON statistics; scalars become arrays of one.
 
-    Raises:
-        MetadataError: The object is not features of named number lists.
+    Args:
+        raw: The parsed JSON. Features that have no named lists of numbers are left out.
+        where: The file's path, for errors.
+        note: Takes the problems.
+        episode: The episode whose statistics they are, for errors.
     """
+
+    def wrong(what: str, key: object = None) -> None:
+        error = MetadataError(what, file=where, episode=episode)
+        place = {} if key is None else {"feature": key}
+        note(Problem("stats-unreadable", error, where=place))
+
     if not isinstance(raw, Mapping):
-        raise MetadataError("The statistics are not an object.", file=where)
+        wrong("The statistics are not an object.")
+        return {}
+    try:
+        refuse_above("FEATURES", len(raw), "The statistics have features:", file=where)
+    except MetadataError as error:
+        note(Problem("limit-exceeded", error))
+        return {}
     stats: Stats = {}
     for key, kinds in raw.items():
         if not isinstance(kinds, Mapping):
-            raise MetadataError(f"The statistics of {key!r} are not an object.", file=where)
+            wrong(f"The statistics of {quoted(key)} are not an object.", key)
+            continue
         try:
             stats[key] = {name: _numbers(value) for name, value in kinds.items()}
-        except (ValueError, OverflowError) as error:
-            raise MetadataError(
-                f"The statistics of {key!r} are not numbers: {error}.", file=where
-            ) from error
+        except (ValueError, OverflowError, RecursionError) as error:
+            wrong(f"The statistics of {quoted(key)} are not numbers: {error}.", key)
     return stats
 
 
@@ -76,18 +95,31 @@ def _combined(key: str, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndar
                 f"The statistics of {key!r} have shapes {shapes[0]} and {shapes[1]} in different "
                 "episodes."
             )
+    values = {
+        name: np.stack([np.asarray(part[name]) for part in parts])
+        for name in ("min", "max", "mean", "std")
+    }
     counts = np.array([part["count"].reshape(-1)[0] for part in parts], dtype=np.float64)
     if not counts.sum() > 0:
         raise MetadataError(f"The statistics of {key!r} count no frames.")
-    means = np.stack([part["mean"].astype(np.float64) for part in parts])
-    stds = np.stack([part["std"].astype(np.float64) for part in parts])
-    weights = (counts / counts.sum()).reshape(-1, *[1] * (means.ndim - 1))
-    mean = (means * weights).sum(axis=0)
-    variance = ((stds**2 + (means - mean) ** 2) * weights).sum(axis=0)
+    return combined({**values, "count": counts.reshape(-1, 1)})
+
+
+def combined(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Combine statistics of parts, a row each, into those of the whole, by LeRobot's rules.
+
+    Counts, extremes, means and standard deviations are exact (to rounding). Others, which are
+    quantiles, cannot be: their average, weighted by count, is the best there is without the data.
+    """
+    count = values["count"].astype(np.float64).reshape(len(values["count"]), -1)[:, 0]
+    weight = (count / count.sum()).reshape(-1, *[1] * (values["mean"].ndim - 1))
+    found = {name: (part * weight).sum(axis=0) for name, part in values.items() if name != "count"}
+    # Spread within the parts, plus the spread of their means.
+    variance = values["std"].astype(np.float64) ** 2 + (values["mean"] - found["mean"]) ** 2
     return {
-        "min": np.stack([part["min"] for part in parts]).min(axis=0),
-        "max": np.stack([part["max"] for part in parts]).max(axis=0),
-        "mean": mean,
-        "std": np.sqrt(variance),
-        "count": np.array([int(counts.sum())]),
+        **found,
+        "min": values["min"].min(axis=0),
+        "max": values["max"].max(axis=0),
+        "std": np.sqrt((variance * weight).sum(axis=0)),
+        "count": np.array([int(count.sum())]),
     }

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from demoreel.layouts.base import Column, Reader
-from demoreel.layouts.far_readers import expect_pictures, is_far
 from demoreel.model.depth import DepthUnit
-from demoreel.read.ahead import Ahead, Plan
 from demoreel.read.pictures import Allocate, Camera, Prepared, Size
 from demoreel.read.pool import DecodePool, Job
 from demoreel.read.windows import Expanded, expand
-from demoreel.storage.far.threads import think_ahead
+from demoreel.storage.forks import renew_in_children
+from demoreel.storage.threads import think_ahead
 
 Batch = dict[str, Any]
 """Feature key -> a column with one entry per sample: an array, or a list for text."""
+
+_MOST = 8  # announced batches that are kept until they are read
 
 
 class BatchReader:
@@ -53,21 +57,19 @@ class BatchReader:
         rest = [key for key in features if key not in videos]
         self._order = videos + [k for k in rest if k in self._cameras or k in self._columns]
         self.pool = DecodePool(threads)
-        self._ahead = Ahead() if is_far(reader) else None
+        self._ahead = _Ahead() if reader.is_remote else None
 
     def read(
         self,
         rows: np.ndarray,
         *,
         allocate: Allocate = np.empty,
-        between: Callable[[], object] | None = None,
     ) -> Batch:
         """Return the samples at these positions.
 
         Args:
             rows: Positions in the dataset.
             allocate: Makes the arrays that pictures are decoded into.
-            between: Called again and again between two pictures, by one thread at a time.
         """
         windows = self._windows(rows)
         values: dict[str, Column] = {}
@@ -78,7 +80,7 @@ class BatchReader:
             if key in windows:
                 pictures = pictures.reshape(*windows[key].rows.shape, *pictures.shape[1:])
             values[key] = pictures
-            jobs.append(more if between is None else _interrupted(more, between))
+            jobs.append(more)
         if others is None:
             self.pool.run(
                 itertools.chain(*jobs), meanwhile=lambda: values.update(self._rows(rows, windows))
@@ -117,17 +119,17 @@ class BatchReader:
         plan = self._ahead.take(rows) or self._plan(rows, windows)
         return plan.pictures, plan.rows
 
-    def _plan(self, rows: np.ndarray, windows: Mapping[str, Expanded]) -> Plan:
+    def _plan(self, rows: np.ndarray, windows: Mapping[str, Expanded]) -> _Plan:
         """Begin to fetch all that a batch needs, at the same time."""
         others = think_ahead(lambda: self._rows(rows, windows))
-        return Plan(self._prepare(rows, windows), others)
+        return _Plan(self._prepare(rows, windows), others)
 
     def _prepare(self, rows: np.ndarray, windows: Mapping[str, Expanded]) -> dict[str, Prepared]:
         wanted = {
             key: windows[key].rows.reshape(-1) if key in windows else rows for key in self._cameras
         }
         if self._ahead is not None:
-            expect_pictures(self._reader, wanted)
+            self._reader.expect(wanted)
         return {key: camera.prepare(wanted[key]) for key, camera in self._cameras.items()}
 
     def _rows(self, rows: np.ndarray, windows: Mapping[str, Expanded]) -> dict[str, Column]:
@@ -148,10 +150,47 @@ class BatchReader:
         return tasks[:, int(np.argmin(np.abs(offsets)))]
 
 
-def _interrupted(jobs: Iterator[Job], between: Callable[[], object]) -> Iterator[Job]:
-    for job in jobs:
-        between()
-        yield job
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A batch of which all bytes are on their way.
+
+    Attributes:
+        pictures: What only has to be decoded, by camera.
+        rows: The other columns.
+    """
+
+    pictures: dict[str, Prepared]
+    rows: Future[dict[str, Column]]
+
+
+class _Ahead:
+    """The batches that are being prepared."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin anew in a forked child: what is under way will never arrive there."""
+        self._plans: OrderedDict[bytes, Future[_Plan]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def begin(self, rows: np.ndarray, prepare: Callable[[], _Plan]) -> None:
+        """Begin to prepare a batch, unless that has begun."""
+        key = rows.tobytes()
+        with self._lock:
+            if key not in self._plans:
+                self._plans[key] = think_ahead(prepare)
+                while len(self._plans) > _MOST:
+                    self._plans.popitem(last=False)
+
+    def take(self, rows: np.ndarray) -> _Plan | None:
+        """Return the plan of a batch, when it is ready; None if it was not announced."""
+        if not self._plans:
+            return None
+        with self._lock:
+            future = self._plans.pop(rows.tobytes(), None)
+        return None if future is None else future.result()
 
 
 def _folded(column: Column, shape: tuple[int, ...]) -> Column:

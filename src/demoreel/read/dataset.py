@@ -6,25 +6,49 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
 
-from demoreel.errors import ArgumentError, OutOfRangeError, UnknownKeyError, nearest
+from demoreel.errors import (
+    ArgumentError,
+    DatasetBusyError,
+    DatasetChangedError,
+    OutOfRangeError,
+    UnknownKeyError,
+    nearest,
+    refuse_shortage,
+)
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.far_readers import is_far as is_far_reader
 from demoreel.model import Episodes, Feature, Info, Stats, Tasks
 from demoreel.model.depth import DepthUnit
 from demoreel.read.batch import Batch, BatchReader, sample_of
 from demoreel.read.episode import EpisodeView
+from demoreel.read.follow import (
+    ATTEMPTS,
+    MOVED,
+    Known,
+    first_info,
+    first_tasks,
+    has_changed,
+    known_of,
+    refuse_other,
+    refuse_unknown,
+    same_places,
+)
 from demoreel.read.memory import Recycler
 from demoreel.read.pictures import Allocate, Size
+from demoreel.read.pool import DecodePool
 from demoreel.read.windows import Windows, frame_offsets
-from demoreel.storage.far.folder import FarFolder
-from demoreel.storage.far.uris import is_far, open_far
-from demoreel.storage.lance_places import RemotePlace
+from demoreel.storage.external import AllowExternal, allow_external, listed_prefixes
+from demoreel.storage.folder import DatasetFolder
+from demoreel.storage.local import openings
+from demoreel.storage.place import RemotePlace
+from demoreel.storage.store import is_uri
+
+T = TypeVar("T")
 
 
 class Dataset:
@@ -35,11 +59,12 @@ class Dataset:
     language and the ``task`` are Python values.
 
     Pickling moves the arguments of ``open``, not the data; every process opens files of its own.
+    Other processes may append to the dataset and merge its files meanwhile: samples stay the same.
     """
 
     def __init__(
         self,
-        root: str | os.PathLike[str] | FarFolder,
+        root: str | os.PathLike[str] | DatasetFolder,
         *,
         episodes: Iterable[int] | None = None,
         cameras: Iterable[str] | None = None,
@@ -53,6 +78,7 @@ class Dataset:
         tables: str | os.PathLike[str] | RemotePlace | None = None,
         filter: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        allow_external: AllowExternal | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_size: int | str | None = None,
     ) -> None:
@@ -70,36 +96,55 @@ class Dataset:
             "tag": tag,
             "tables": _place_of(tables),
             "filter": filter,
+            "allow_external": listed_prefixes(allow_external),
         }
-        if is_far(root):
-            root = open_far(
+        if is_uri(root):
+            from demoreel.storage.remote.folder import open_remote
+
+            root = open_remote(
                 str(root),
                 storage_options=storage_options,
                 cache_dir=cache_dir,
                 cache_size=cache_size,
                 with_versions=version is not None or tag is not None,
             )
-        if isinstance(root, FarFolder):
+        if isinstance(root, DatasetFolder):
             # The folder, with the copy of its metadata, goes to other processes; they ask nothing.
-            self._arguments |= {"root": str(root.local), "far": root}
+            self._arguments |= {"root": str(root.local), "remote": root}
         elif storage_options or cache_dir is not None or cache_size is not None:
             raise ArgumentError(
-                "storage_options=, cache_dir= and cache_size= are for datasets that lie far away.",
+                "storage_options=, cache_dir= and cache_size= are for remote datasets.",
                 hint="leave them out, or give a URI such as s3://bucket/path",
                 path=root,
             )
         self._open()
 
-    def _open(self) -> None:
+    def _open_reader(self) -> Reader:
         args = self._arguments
-        self.root = Path(args["root"])
-        self._reader = open_reader(
+        self._allow_external(args["allow_external"])
+        return open_reader(
             self.root,
             version=args["version"],
             tag=args["tag"],
             tables=args["tables"],
-            far=args.get("far"),
+            remote=args.get("remote"),
         )
+
+    def _open(self, known: Known | None = None) -> None:
+        args = self._arguments
+        self.root = Path(args["root"])
+        self._reader = (
+            self._open_reader()
+            if known is None
+            else self._opened_again(lambda reader: refuse_unknown(reader, known))
+        )
+        # A remote dataset is a copied state that does not grow; its episodes may not be here yet.
+        self._first: tuple[int, int] | None = None
+        if known is not None:
+            self._first = known.episodes, known.tasks[0]
+        elif "remote" not in args:
+            self._first = len(self._reader.episodes), len(self._reader.tasks)
+        self._confirmed = -1
         self.cameras = self._chosen_cameras(args["cameras"])
         self._selected = self._chosen_episodes(args["episodes"])
         if args["filter"] is not None:
@@ -110,9 +155,15 @@ class Dataset:
             fps=self.fps,
             tolerance_s=args["tolerance_s"],
         )
+        if known is not None:
+            self._keep_first(known.episodes)
         self.memory = Recycler()
-        self._batches = BatchReader(
-            self._reader,
+        self._batches = self._batches_of(self._reader)
+
+    def _batches_of(self, reader: Reader) -> BatchReader:
+        args = self._arguments
+        return BatchReader(
+            reader,
             cameras=self.cameras,
             offsets=self.offsets,
             size=_checked_size(args["image_size"]),
@@ -120,12 +171,94 @@ class Dataset:
             threads=_checked_threads(args["decode_threads"]),
         )
 
+    def _allow_external(self, prefixes: list[str]) -> None:
+        """Let the tables name these: wherever they lie, in whichever process this is opened."""
+        tables, remote = self._arguments["tables"], self._arguments.get("remote")
+        allow_external(self.root if remote is None else remote.uri, prefixes)
+        if (
+            remote is not None and remote.store.place is not None
+        ):  # the Hub's has no commit in its name
+            allow_external(remote.store.place, prefixes)
+        if tables is not None:
+            folder, _, name = str(tables).rpartition("/")
+            allow_external(folder if name.endswith(".lance") else tables, prefixes)
+
     def __getstate__(self) -> dict[str, Any]:
-        return self._arguments
+        known = None if self._first is None else known_of(self._reader, *self._first)
+        return {**self._arguments, "known": known}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._arguments = state
-        self._open()
+        known = state.get("known")
+        self._arguments = {key: value for key, value in state.items() if key != "known"}
+        self._open(known)
+
+    def following(self, read: Callable[[], T]) -> T:
+        """Return what ``read`` returns, from the dataset as it lies there now.
+
+        Where another process has moved its files meanwhile, as a recorder does that merges small
+        ones, the dataset is opened again and ``read`` is called once more; it must take the reader
+        anew from ``reader``. Episodes that came since are not seen. Costs a comparison, and some
+        stats where files were opened.
+
+        Raises:
+            DatasetChangedError: The dataset is another one than was opened.
+        """
+        for _ in range(ATTEMPTS):
+            reader, whole = self._reader, False
+            try:
+                found = read()
+                whole, opened = True, openings()
+                if opened == self._confirmed or reader.is_as_opened:
+                    self._confirmed = opened
+                    return found
+            except (*MOVED, RuntimeError) as error:
+                refuse_shortage(error)
+                if not isinstance(error, MOVED) or not has_changed(reader):
+                    raise
+            self._follow(reader)
+            # Episodes were added, and those that were read lie where they lay before and after.
+            if whole and same_places(reader, self._reader):
+                return found
+        raise self._busy()
+
+    def _busy(self) -> DatasetBusyError:
+        return DatasetBusyError(
+            "Another process replaces the dataset's files faster than they can be read.",
+            hint="read again later",
+            dataset=self.root,
+        )
+
+    def _opened_again(self, refuse: Callable[[Reader], None]) -> Reader:
+        """Open the dataset as it is now, of which ``refuse`` may read rows, and refuse it."""
+        for _ in range(ATTEMPTS):
+            reader = self._open_reader()
+            try:
+                refuse(reader)
+                if reader.is_as_opened:
+                    return reader
+            except (*MOVED, DatasetChangedError) as error:
+                refuse_shortage(error)
+                if not has_changed(reader):  # else its files may have moved meanwhile
+                    raise
+        raise self._busy()
+
+    def _follow(self, before: Reader) -> None:
+        """Go on in the dataset as it is now, which must begin with the episodes of before."""
+        if self._reader is not before:
+            return  # another thread did it
+        reader = self._opened_again(lambda now: refuse_other(before, now))
+        self._keep_first(len(before.episodes), of=len(reader.episodes))
+        self._batches = self._batches_of(reader)
+        self._reader = reader
+        self._confirmed = -1
+        for name in ("episodes", "info", "tasks"):  # the first says in which files they were
+            self.__dict__.pop(name, None)
+
+    def _keep_first(self, episodes: int, of: int | None = None) -> None:
+        """See so many episodes, and none that came later."""
+        there = len(self._reader.episodes) if of is None else of
+        if self._selected is None and there > episodes:
+            self._selected = np.arange(episodes)
 
     def _chosen_cameras(self, wanted: list[str] | None) -> tuple[str, ...]:
         known = self.info.cameras
@@ -164,10 +297,10 @@ class Dataset:
         features = self.info.features
         return [key for key, f in features.items() if not f.is_camera or key in self.cameras]
 
-    @property
+    @cached_property
     def info(self) -> Info:
-        """What ``meta/info.json`` says."""
-        return self._reader.info
+        """What ``meta/info.json`` said when the dataset was opened."""
+        return self._reader.info if self._first is None else first_info(self._reader, *self._first)
 
     @property
     def features(self) -> Mapping[str, Feature]:
@@ -184,31 +317,38 @@ class Dataset:
         """Frames per second."""
         return self.info.fps
 
-    @property
+    @cached_property
     def tasks(self) -> Tasks:
-        """Task texts by index."""
-        return self._reader.tasks
+        """Task texts by index, as of when the dataset was opened."""
+        return (
+            self._reader.tasks if self._first is None else first_tasks(self._reader, self._first[1])
+        )
 
     @property
     def stats(self) -> Stats | None:
-        """Statistics of the whole dataset as stored, or None."""
+        """Statistics of the whole dataset as stored, or None; of all episodes that are there."""
         return self._reader.stats
 
     @property
     def uri(self) -> str | None:
-        """Where the dataset lies, if that is far away; ``root`` then is a copy of its metadata."""
-        far = self._arguments.get("far")
-        return far.uri if far is not None else None
+        """Where the dataset lies, if that is remote; ``root`` then is a copy of its metadata."""
+        remote = self._arguments.get("remote")
+        return remote.uri if remote is not None else None
 
     @property
-    def is_far(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether its pictures lie in an object store or on the Hub."""
-        return is_far_reader(self._reader)
+        return self._reader.is_remote
 
     @property
     def reader(self) -> Reader:
-        """The layout underneath, for tools that need more than samples."""
+        """The layout underneath, for tools that need more than samples; see ``following``."""
         return self._reader
+
+    @property
+    def decode_pool(self) -> DecodePool:
+        """The threads that decode."""
+        return self._batches.pool
 
     @cached_property
     def episodes(self) -> Episodes:
@@ -249,7 +389,6 @@ class Dataset:
         indices: Iterable[int] | np.ndarray,
         *,
         allocate: Allocate | None = None,
-        between: Callable[[], object] | None = None,
     ) -> Batch:
         """Return many samples at once, each key with a leading axis.
 
@@ -257,19 +396,25 @@ class Dataset:
         stretches of video decode on ``decode_threads`` threads.
 
         Args:
-            indices: Frame numbers in this dataset; negative ones count from the end.
+            indices: Frame numbers in this dataset; negative ones count from the end. Batches in
+                their ``upcoming``, if they have that (``demoreel.torch.PrefetchBatchSampler``), are
+                fetched meanwhile.
             allocate: Makes the arrays that pictures are decoded into; by default, memory of
                 batches that have been dropped serves again.
-            between: Called again and again between two pictures, by one thread at a time.
 
         Raises:
             OutOfRangeError: An index is out of range.
         """
+        upcoming = getattr(indices, "upcoming", ())
+        if upcoming:
+            self.prefetch(indices)  # before the others: its bytes are waited for
+        for following in upcoming:
+            self.prefetch(following)
         rows = self.rows_of(indices)
-        return self._batches.read(rows, allocate=allocate or self.memory, between=between)
+        return self.following(lambda: self._batches.read(rows, allocate=allocate or self.memory))
 
     def prefetch(self, indices: Iterable[int] | np.ndarray) -> None:
-        """Begin to fetch what the batch of these samples will need, if it lies far away.
+        """Begin to fetch what the batch of these samples will need, if it is remote.
 
         Returns at once; the next ``batch`` of exactly these indices finds it on its way. Of a
         dataset on this machine nothing happens.
@@ -278,7 +423,7 @@ class Dataset:
             OutOfRangeError: An index is out of range.
         """
         rows = self.rows_of(indices)
-        if self.is_far:
+        if self.is_remote:
             self._batches.prefetch(rows)
 
     def rows_of(self, indices: Iterable[int] | np.ndarray) -> np.ndarray:
@@ -307,8 +452,7 @@ class Dataset:
             OutOfRangeError: There is no such episode, or it was not chosen.
         """
         self.episodes.position_of(number)
-        every = self._reader.episodes
-        return EpisodeView(self._reader, every.position_of(number), self._batches.pool)
+        return EpisodeView(self, self._reader.episodes.position_of(number))
 
     def sql(self, query: str) -> pa.Table:
         """Answer a question in SQL about the chosen episodes, at the version that is open.
@@ -328,7 +472,7 @@ class Dataset:
         """
         from demoreel.read.sql import query as answer
 
-        return answer(self._reader, self._positions, query)
+        return self.following(lambda: answer(self._reader, self._positions, query))
 
     def to_ray(
         self,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from demoreel.errors import ArgumentError, UnknownKeyError, nearest
-from demoreel.layouts.base import Clip, Column, Reader
+from demoreel.layouts.base import Column, Reader, VideoClip
 from demoreel.media.decode import group_frames
-from demoreel.model import Episode
+from demoreel.model import Episode, Feature
 from demoreel.read.pictures import Camera
-from demoreel.read.pool import DecodePool
+
+if TYPE_CHECKING:
+    from demoreel.read.dataset import Dataset
 
 _FRAMES_AT_ONCE = 64
 
@@ -19,10 +23,13 @@ _FRAMES_AT_ONCE = 64
 class EpisodeView:
     """One episode of a dataset; made by ``Dataset.episode``."""
 
-    def __init__(self, reader: Reader, position: int, pool: DecodePool) -> None:
-        self._reader = reader
+    def __init__(self, dataset: Dataset, position: int) -> None:
+        self._dataset = dataset
         self._position = position
-        self._pool = pool
+
+    @property
+    def _reader(self) -> Reader:
+        return self._dataset.reader
 
     @property
     def meta(self) -> Episode:
@@ -49,7 +56,8 @@ class EpisodeView:
             raise UnknownKeyError(
                 f"There is no column {key!r}.", hint=hint, dataset=self._reader.root
             )
-        return self._reader.rows(self._rows(0, len(self)), [key])[key]
+        rows = self._rows(0, len(self))
+        return self._dataset.following(lambda: self._reader.rows(rows, [key])[key])
 
     def frames(self, camera: str, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray]:
         """Iterate over a camera's pictures in order: (height, width, 3), uint8.
@@ -76,25 +84,29 @@ class EpisodeView:
         end = len(self) if stop is None else stop
         if not 0 <= start <= end <= len(self):
             raise ArgumentError(f"Frames {start} to {end} are not inside {len(self)} frames.")
-        return self._pictures(Camera(self._reader, features[camera], None, "mm"), start, end)
+        return self._pictures(features[camera], start, end)
 
-    def _pictures(self, camera: Camera, start: int, stop: int) -> Iterator[np.ndarray]:
-        for rows in self._portions(camera, start, stop):
-            out, jobs = camera.plan(rows, np.empty)
-            self._pool.run(jobs)
-            for picture in out:
-                yield picture[0] if camera.feature.is_depth else picture.transpose(1, 2, 0)
+    def _pictures(self, camera: Feature, start: int, stop: int) -> Iterator[np.ndarray]:
+        follow = self._dataset.following
+        for rows in follow(lambda: list(self._portions(camera.key, start, stop))):
+            for picture in follow(partial(self._decoded, camera, rows)):
+                yield picture[0] if camera.is_depth else picture.transpose(1, 2, 0)
 
-    def _portions(self, camera: Camera, start: int, stop: int) -> Iterator[np.ndarray]:
+    def _decoded(self, camera: Feature, rows: np.ndarray) -> np.ndarray:
+        out, jobs = Camera(self._reader, camera, None, "mm").plan(rows, np.empty)
+        self._dataset.decode_pool.run(jobs)
+        return out
+
+    def _portions(self, camera: str, start: int, stop: int) -> Iterator[np.ndarray]:
         """Cut the rows into portions that end where groups of pictures end."""
         rows = self._rows(start, stop)
-        if camera.in_tables:
+        if self._reader.in_tables(camera):
             for at in range(0, len(rows), _FRAMES_AT_ONCE):
                 yield rows[at : at + _FRAMES_AT_ONCE]
             return
         if len(rows) == 0:
             return
-        clip = self._reader.clip(self._position, camera.feature.key)
+        clip = self._reader.clip(self._position, camera)
         portion: list[int] = []
         for group in group_frames(clip.video.index, clip.frames(np.arange(start, stop))):
             portion += group
@@ -104,7 +116,7 @@ class EpisodeView:
         if portion:
             yield self._rows_of_frames(portion, clip)
 
-    def _rows_of_frames(self, frames: list[int], clip: Clip) -> np.ndarray:
+    def _rows_of_frames(self, frames: list[int], clip: VideoClip) -> np.ndarray:
         begin = int(self._reader.episodes.start[self._position])
         return (np.sort(np.array(frames, dtype=np.int64)) - clip.first) // clip.step + begin
 

@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from demoreel.errors import DemoreelError, PictureError, StoreError, VideoError
+from demoreel.errors import (
+    DemoreelError,
+    FrameMismatchError,
+    PictureError,
+    StoreError,
+    VideoError,
+)
 from demoreel.layouts.base import Reader
 from demoreel.media.colour import depth_codes
 from demoreel.media.decode import Decoder, Stretch, group_frames
@@ -19,12 +25,11 @@ from demoreel.media.pictures import (
     paint_picture,
     picture_size,
 )
-from demoreel.media.preload import begin_loading, is_far, load_from_afar, load_together
+from demoreel.media.preload import begin_loading
 from demoreel.media.video import Video
 from demoreel.model import Feature
 from demoreel.model.depth import DepthUnit
 from demoreel.read.pool import Job
-from demoreel.storage.far.files import FarFile, FarSlice
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 """Makes an uninitialised array: plain memory, or memory that a torch tensor shares."""
@@ -72,12 +77,13 @@ class Camera:
         self.feature = feature
         self._size = size
         self._unit = depth_unit
+        self.declared: Size = feature.picture_shape[:2]
         self.in_tables = reader.in_tables(feature.key)
         code = feature.depth_code
         self._depth = depth_table(code, unit=depth_unit) if code and feature.is_video else None
 
     def prepare(self, rows: np.ndarray) -> Prepared:
-        """Find out what these rows' pictures need; what lies far away is on its way afterwards.
+        """Find out what these rows' pictures need; what is remote is on its way afterwards.
 
         A picture that several rows share is decoded once.
         """
@@ -107,26 +113,39 @@ class Camera:
         for part, part_targets in zip(np.split(rows, cuts), np.split(targets, cuts), strict=True):
             position = int(episodes.positions_of_rows(part[:1])[0])
             clip = self._reader.clip(position, self.feature.key)
+            codec = clip.video.index.codec
+            self._refuse_size((codec.height, codec.width), clip.video.name, position=position)
             frames = clip.frames(part - int(episodes.start[position]))
             entry = videos.setdefault(clip.video.name, (clip.video, [], []))
             entry[1].append(frames)
             entry[2].append(part_targets)
-        codec = clip.video.index.codec
         parts = [
             (video, np.concatenate(frames), np.concatenate(places))
             for video, frames, places in videos.values()
         ]
-        return (codec.height, codec.width), self._stretches(parts, self._begun(parts))
+        return self.declared, self._stretches(parts, self._begun(parts))
+
+    def _refuse_size(self, found: Size, file: str, *, position: int) -> None:
+        """Refuse a video of another size than declared, before memory is taken for its frames."""
+        if found != self.declared:
+            raise FrameMismatchError(
+                wrong_size(found, self.declared),
+                hint="restore the video, or leave its episodes out with episodes=",
+                dataset=self._reader.root,
+                episode=int(self._reader.episodes.episode_index[position]),
+                camera=self.feature.key,
+                file=file,
+            )
 
     def _begun(
         self, parts: Sequence[tuple[Video, np.ndarray, np.ndarray]]
     ) -> dict[int, Sequence[Stretch]]:
-        """Begin to read what is wanted of videos that lie far away, all at the same time."""
+        """Begin to read what is wanted of videos whose reads wait, all at the same time."""
         begun: dict[int, Sequence[Stretch]] = {}
         try:
             for number, (video, wanted, _) in enumerate(parts):
-                if isinstance(video.file, FarFile | FarSlice):
-                    begun[number] = begin_loading(list(_stretches_of(video, wanted)))
+                if video.file.waits:
+                    begun[number] = begin_loading(video.file, list(_stretches_of(video, wanted)))
         except (VideoError, StoreError) as error:
             raise self.located(error) from error
         return begun
@@ -136,41 +155,19 @@ class Camera:
         parts: Sequence[tuple[Video, np.ndarray, np.ndarray]],
         begun: dict[int, Sequence[Stretch]],
     ) -> Iterator[_Pictures]:
-        from_afar = {**self._loaded_from_afar(parts), **begun}
         for number, (video, wanted, targets) in enumerate(parts):
             target_of = dict(zip(wanted.tolist(), targets.tolist(), strict=True))
-            stretches = from_afar.get(number) or _stretches_of(video, wanted)
-            if hasattr(video.file, "read_ranges") and number not in from_afar:
-                stretches = self._loaded(list(stretches))  # one read of all costs less than many
-            for stretch in stretches:
+            for stretch in begun.get(number) or _stretches_of(video, wanted):
                 yield _VideoPictures(self, stretch, target_of)
-
-    def _loaded_from_afar(
-        self, parts: Sequence[tuple[Video, np.ndarray, np.ndarray]]
-    ) -> dict[int, Sequence[Stretch]]:
-        """Read what is wanted of the videos that only Lance can read, at the same time."""
-        far = {
-            number: list(_stretches_of(video, wanted))
-            for number, (video, wanted, _) in enumerate(parts)
-            if is_far(video.file)
-        }
-        try:
-            return load_from_afar(far)
-        except VideoError as error:
-            raise self.located(error) from error
-
-    def _loaded(self, stretches: Sequence[Stretch]) -> Sequence[Stretch]:
-        try:
-            return load_together(stretches)
-        except VideoError as error:
-            raise self.located(error) from error
 
     def _image_jobs(
         self, rows: np.ndarray, targets: np.ndarray
     ) -> tuple[Size, Iterator[_Pictures]]:
         encoded = self._reader.encoded(rows, self.feature.key)
-        size = self._size or self.size_of(int(rows[0]), encoded[0])
-        return size, (
+        found = self.size_of(int(rows[0]), encoded[0])
+        if found != self.declared:  # before memory is taken
+            raise self._error(int(rows[0]), wrong_size(found, self.declared))
+        return self._size or self.declared, (
             _EncodedPicture(self, row, data, target)
             for row, data, target in zip(rows.tolist(), encoded, targets.tolist(), strict=True)
         )
@@ -189,15 +186,11 @@ class Camera:
         """Write one encoded picture into its place."""
         try:
             if not self.feature.is_depth:
-                paint_picture(data, out, scale=self._size is not None)
+                paint_picture(data, out, scale=self._size is not None, declared=self.declared)
                 return
             depth = self._depth_of(data)
         except PictureError as error:
             raise self._error(row, error.what) from error
-        if depth.shape != out.shape[1:]:
-            raise self._error(
-                row, f"A picture is {depth.shape} where {out.shape[1:]} was expected."
-            )
         out[0] = depth
 
     def decoded(self, row: int, data: bytes) -> np.ndarray:
@@ -208,12 +201,13 @@ class Camera:
         try:
             if self.feature.is_depth:
                 return self._depth_of(data)[None]
-            return decode_picture(data, size=self._size, on_desk=True).transpose(2, 0, 1)
+            found = decode_picture(data, size=self._size, on_desk=True, declared=self.declared)
+            return found.transpose(2, 0, 1)
         except PictureError as error:
             raise self._error(row, error.what) from error
 
     def _depth_of(self, data: bytes) -> np.ndarray:
-        depth = decode_depth_picture(data, size=self._size)
+        depth = decode_depth_picture(data, size=self._size, declared=self.declared)
         if self._depth is not None:  # a depth video before: what the table holds is its codes
             return np.take(self._depth, depth.astype(np.intp), mode="clip")
         stored = self.feature.info.get("depth_unit")
@@ -247,6 +241,11 @@ class Camera:
         return type(error)(error.what, hint=error.hint, **where)
 
 
+def wrong_size(found: Size, declared: Size) -> str:
+    """Return what to say of a picture of another size than ``info.json`` declares."""
+    return f"A picture is {found[0]}x{found[1]} where {declared[0]}x{declared[1]} was declared."
+
+
 def _stretches_of(video: Video, wanted: np.ndarray) -> Iterable[Stretch]:
     groups = group_frames(video.index, np.unique(wanted))
     return (Stretch(video.index, video.file, video.name, group) for group in groups)
@@ -267,12 +266,10 @@ class _VideoPictures:
         try:
             for number, frame in decoder.frames(self._stretch):
                 target = self._targets[number]
-                if self._camera._size is None and (frame.height, frame.width) != out.shape[2:]:
-                    raise VideoError(
-                        f"A picture is {frame.height}x{frame.width} where "
-                        f"{out.shape[2]}x{out.shape[3]} was expected: this camera's videos differ "
-                        "in size.",
-                        hint="pass image_size= to bring them to one size",
+                if (frame.height, frame.width) != self._camera.declared:
+                    raise FrameMismatchError(
+                        wrong_size((frame.height, frame.width), self._camera.declared),
+                        hint="restore the video, or leave its episodes out with episodes=",
                         file=self._stretch.name,
                         frame=number,
                     )

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from demoreel.media.decode import Decoder
-from demoreel.storage.far.threads import Threads, interrupted
+from demoreel.storage.threads import Threads, interrupted
 
 Job = Callable[[Decoder], None]
 
@@ -61,7 +61,10 @@ class DecodePool:
         futures: list[Future[None]] = []
         try:
             for _ in first[1:]:
-                futures.append(self._helpers.submit(partial(self._drain, shared)))
+                try:
+                    futures.append(self._helpers.submit(partial(self._drain, shared)))
+                except RuntimeError:  # not one more thread: this one does all
+                    break
             meanwhile()
             self._drain(shared)
         except BaseException as problem:

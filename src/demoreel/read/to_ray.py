@@ -6,7 +6,7 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from demoreel.errors import ArgumentError, MissingExtraError, UnknownKeyError, nearest
 from demoreel.media.picture_encode import PictureCodec, encode_picture
 from demoreel.model import Feature
-from demoreel.storage.lance_places import RemotePlace
+from demoreel.storage.place import RemotePlace
 
 if TYPE_CHECKING:
     from demoreel.read.dataset import Dataset
@@ -82,13 +82,20 @@ def _refuse_unknown(wanted: Sequence[str], known: Sequence[str], what: str, root
 
 def _state(dataset: Dataset, cameras: Sequence[str]) -> bytes:
     """Return what opens the dataset elsewhere: by full paths or its URI, and without windows."""
-    arguments = dict(dataset.__getstate__())
-    far = arguments.pop("far", None)
+    arguments = {key: v for key, v in dataset.__getstate__().items() if key != "known"}
+    remote = arguments.pop("remote", None)
     arguments |= {"cameras": list(cameras), "windows": {}}
     # Of a place, secrets do not travel; and the copy of the metadata is on this machine alone.
-    arguments["root"] = os.path.abspath(dataset.root) if far is None else far.store.given
-    if far is not None and far.kept_in is not None:
-        arguments["cache_dir"], arguments["cache_size"] = far.kept_in
+    arguments["root"] = os.path.abspath(dataset.root) if remote is None else remote.store.given
+    for place in (arguments["root"], arguments["tables"]):
+        if isinstance(place, RemotePlace) and place.secrets:
+            raise ArgumentError(
+                "Credentials that were given in storage_options= do not travel to Ray's workers.",
+                hint="put them into the environment of every machine, and leave them out here",
+                dataset=place.uri,
+            )
+    if remote is not None and remote.kept_in is not None:
+        arguments["cache_dir"], arguments["cache_size"] = remote.kept_in
     if isinstance(arguments["tables"], Path):
         arguments["tables"] = arguments["tables"].absolute()
     arguments["decode_threads"] = arguments["decode_threads"] or 1  # a worker has one processor
@@ -111,10 +118,11 @@ def _episode(row: Mapping[str, Any], order: _Order) -> dict[str, Any]:
     dataset = _opened(order.state)
     episode = dataset.episodes[int(row["id"])]
     frames = np.arange(episode.start, episode.stop)
-    found: dict[str, Any] = dataset.reader.rows(dataset.rows_of(frames), order.columns)
+    rows = dataset.rows_of(frames)
+    found: dict[str, Any] = dataset.following(lambda: dataset.reader.rows(rows, order.columns))
     kept = [key for key in order.cameras if order.encoded and dataset.reader.in_tables(key)]
     for key in kept:
-        found[key] = dataset.reader.encoded(dataset.rows_of(frames), key)
+        found[key] = dataset.following(partial(_encoded, dataset, rows, key))
     if set(order.cameras) - set(kept):
         batch = dataset.batch(frames)
         for key in order.cameras:
@@ -129,6 +137,10 @@ def _episode(row: Mapping[str, Any], order: _Order) -> dict[str, Any]:
         "task": episode.tasks[0] if episode.tasks else "",
         "tasks": list(episode.tasks),
     }
+
+
+def _encoded(dataset: Dataset, rows: np.ndarray, key: str) -> list[bytes]:
+    return dataset.reader.encoded(rows, key)
 
 
 def _as_pngs(pictures: np.ndarray, feature: Feature) -> list[bytes]:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from demoreel.record.clock import EpisodeReport, Gap
-    from demoreel.record.loop import LoopReport, features_of, run_loop
+    from demoreel.record.loop import LoopReport, features_of, record_episodes, run_loop
     from demoreel.record.recorder import Recorder
-    from demoreel.record.session import record_episodes
     from demoreel.record.spec import CAPTURE_TIME
     from demoreel.record.start import create, resume
 
@@ -22,7 +21,7 @@ _HOMES = {
     "Recorder": "recorder",
     "create": "start",
     "features_of": "loop",
-    "record_episodes": "session",
+    "record_episodes": "loop",
     "resume": "start",
     "run_loop": "loop",
 }

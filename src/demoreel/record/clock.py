@@ -40,7 +40,8 @@ class EpisodeReport:
         late_frames: How many those are.
         skipped: Frames that were refused because neither encoders nor disk kept up.
         backlog: Frames that wait to be encoded.
-        pending: Whether the episode is safe but not readable yet, because its encoders are behind.
+        pending: Whether the episode is saved, but not encoded and committed yet: its encoders are
+            behind. demoreel reads it all the same.
         save_seconds: How long saving took.
     """
 

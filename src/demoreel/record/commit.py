@@ -1,43 +1,47 @@
-"""From the parts of an episode to a commit: rows, pictures, videos and their statistics."""
+"""From the parts of an episode to a commit, at once or deferred; and merging of small files.
+
+A codec that is too slow for the cameras is honoured: the episode's frames and rows are forced to
+disk, ``save_episode`` returns, and the episode is committed when it is encoded, in order, while the
+next one is recorded. Readers see it meanwhile (``layouts/pending.py``). If everything is killed,
+``finish`` or the next recorder encodes and commits it.
+
+An episode leaves its folder by the very commit that adds it to the dataset: the journal deletes its
+manifest among the steps of that commit. So a kill at any instant neither loses nor repeats it, and
+whatever else was appended meanwhile, it gets the next number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from demoreel.errors import FrameMismatchError
-from demoreel.layouts.appending import Appender, EpisodeDraft
+from demoreel.errors import DiskError, FrameMismatchError
+from demoreel.layouts.appending import Appender
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.writing import ProbedVideo
-from demoreel.media.picture_encode import PictureCodec, encode_picture
-from demoreel.model import DEFAULT_FEATURES, Feature, Info, Stats
-from demoreel.record.encoding import FinishedVideo
-from demoreel.record.totals import Totals, counted_before, with_exact_numbers
-from demoreel.stats.running import Pictures, episode_stats, finish
+from demoreel.layouts.persisted_files import MANIFEST, ROWS
+from demoreel.layouts.spans import require_frames
+from demoreel.layouts.writing import EpisodeDraft, ProbedVideo
+from demoreel.model import Info, Stats
+from demoreel.record.encoding import FinishedVideo, PendingVideos
+from demoreel.record.frames import EpisodeBuffer
+from demoreel.stats.running import LevelCounts, episode_stats, finish
+from demoreel.stats.totals import Totals, counted_before, with_exact_numbers
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+_SOON_S = 0.01  # the frame that follows on an episode goes first
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What is known of an episode when its last frame was added; its videos may still be encoded.
-
-    Attributes:
-        tasks: The task of every row.
-        columns: Every column that is no camera.
-        images: The encoded pictures of image cameras.
-        counts: Their statistics.
-    """
-
-    tasks: list[str]
-    columns: dict[str, Any]
-    images: dict[str, list[bytes]] = field(default_factory=dict)
-    counts: Mapping[str, Pictures] = field(default_factory=dict)
-
-
-class NumberStats(NamedTuple):
+class CountedNumbers(NamedTuple):
     """Statistics of all that is no camera: of an episode, and of the dataset with it."""
 
     episode: Stats
@@ -55,11 +59,13 @@ class Committer:
     """
 
     def __init__(self, appender: Appender, *, root: Path) -> None:
+        pa.array([""])  # its first array imports pandas: half a second, here and not in a save
         self._appender = appender
         self._root = root
         self._totals = Totals(None)
         if appender.episodes:
-            self._totals = Totals(appender.stats, counted_before(open_reader(root)))
+            committed = open_reader(root, pending=False)
+            self._totals = Totals(appender.stats, counted_before(committed))
         self.saved = 0
 
     @property
@@ -72,86 +78,74 @@ class Committer:
         """Episodes that are committed."""
         return self._appender.episodes
 
-    def count_numbers(self, taken: Taken) -> NumberStats:
+    def count_numbers(self, episode: EpisodeBuffer) -> CountedNumbers:
         """Return the statistics of an episode's numbers; its videos may still be encoded.
 
         They are good for the next ``commit`` only.
         """
-        made = self._appender.default_columns(taken.tasks)
-        episode = finish(episode_stats(self.info.features, {**taken.columns, **made}))
-        return NumberStats(episode, self._totals.with_numbers(episode, self.info.cameras))
-
-    def rehearse(self, task: str) -> None:
-        """Have the appender rehearse an episode of this task; nothing is committed.
-
-        Raises:
-            DiskFullError: There is no room even for that.
-        """
-        tasks, info = [task] * 2, self.info
-        taken = Taken(tasks, *_nothing(info, len(tasks)))
-        numbers = self.count_numbers(taken)
-        filmed = {key: _black(info.features[key], len(tasks)) for key in info.video_keys}
-        counts = {**taken.counts, **filmed}
-        seen, whole = self._totals.with_pictures(counts, info.features)
-        stats = {**numbers.episode, **seen}
-        histograms = {key: counted.histogram() for key, counted in counts.items()}
-        draft = EpisodeDraft(taken.columns, tasks, dict, taken.images, stats, histograms)
-        self._appender.rehearse(draft, total_stats={**numbers.total, **whole})
+        made = self._appender.default_columns(episode.tasks)
+        stats = finish(episode_stats(self.info.features, {**episode.columns, **made}))
+        return CountedNumbers(stats, self._totals.with_numbers(stats, self.info.cameras))
 
     def commit(
         self,
-        taken: Taken,
-        filmed: Mapping[str, Pictures],
+        episode: EpisodeBuffer,
+        filmed: Mapping[str, LevelCounts],
         videos: Callable[[], Mapping[str, FinishedVideo]],
         *,
-        numbers: NumberStats | None = None,
+        numbers: CountedNumbers | None = None,
+        replaces: Sequence[str] = (),
     ) -> int:
         """Commit an episode and return its number.
 
         Args:
-            taken: The episode.
+            episode: The episode.
             filmed: The counts of its videos' pictures.
             videos: Gives the videos; called late, so that it may wait for them.
             numbers: What ``count_numbers`` said of it; without, it is asked here.
+            replaces: Files that the commit deletes: see ``EpisodeDraft``.
 
         Raises:
             FrameMismatchError: A camera does not hold as many frames as there are rows.
             DiskFullError: There is no room; nothing was committed, and this may be tried again.
         """
-        counts = {**taken.counts, **filmed}
-        images = {key: len(pictures) for key, pictures in taken.images.items()}
-        self._refuse_other_lengths(taken, images)
+        counts = {**episode.counts, **filmed}
+        images = {key: len(pictures) for key, pictures in episode.images.items()}
+        self._refuse_other_lengths(episode, images)
 
         def finished() -> dict[str, ProbedVideo]:
             found = videos()
-            self._refuse_other_lengths(taken, {key: v.frames for key, v in found.items()})
+            self._refuse_other_lengths(episode, {key: v.frames for key, v in found.items()})
             self._refuse_other_counts(filmed, found)
             return {k: ProbedVideo(v.path, v.signature, v.frames) for k, v in found.items()}
 
-        numbers = numbers or self.count_numbers(taken)
-        seen, whole = self._totals.with_pictures(counts, self.info.features)
+        numbers = numbers or self.count_numbers(episode)
+        seen, whole = self._totals.with_frames(counts, self.info.features)
         histograms = {key: counted.histogram() for key, counted in counts.items()}
         stats = {**numbers.episode, **seen}
-        draft = EpisodeDraft(taken.columns, taken.tasks, finished, taken.images, stats, histograms)
+        draft = EpisodeDraft(
+            episode.columns, episode.tasks, finished, episode.images, stats, histograms, replaces
+        )
         total = {**numbers.total, **whole}
         index = self._appender.append(draft, total_stats=total)
         self._totals.keep(total, counts)
         self.saved += 1
         return index
 
-    def _refuse_other_lengths(self, taken: Taken, frames: Mapping[str, int]) -> None:
+    def _refuse_other_lengths(self, episode: EpisodeBuffer, frames: Mapping[str, int]) -> None:
         for key, count in frames.items():
-            if count != len(taken.tasks):
-                raise FrameMismatchError(
-                    f"The camera has {count} frames; the episode has {len(taken.tasks)} rows.",
-                    hint="the episode is not saved; discard it and record it again",
-                    dataset=self._root,
-                    episode=self._appender.episodes,
-                    camera=key,
-                )
+            require_frames(
+                count,
+                len(episode.tasks),
+                of="camera",
+                hint="the episode is not saved; discard it and record it again",
+                dataset=self._root,
+                episode=self._appender.episodes,
+                camera=key,
+            )
 
     def _refuse_other_counts(
-        self, filmed: Mapping[str, Pictures], videos: Mapping[str, FinishedVideo]
+        self, filmed: Mapping[str, LevelCounts], videos: Mapping[str, FinishedVideo]
     ) -> None:
         """The statistics were made of what was counted; a video must hold those very pictures."""
         for key, video in videos.items():
@@ -167,35 +161,193 @@ class Committer:
     def make_exact(self) -> None:
         """Replace quantiles that were merged by those of all rows; reads the numbers once."""
         stats = self._totals.stats
+        self._appender.recover()
         if self.saved and stats is not None:
             self._appender.replace_stats(
-                with_exact_numbers(stats, open_reader(self._root)),
+                with_exact_numbers(stats, open_reader(self._root, pending=False)),
                 approximate=self._totals.approximate(self.info.cameras),
             )
 
 
-def _nothing(
-    info: Info, frames: int
-) -> tuple[dict[str, Any], dict[str, list[bytes]], dict[str, Pictures]]:
-    """Return columns, pictures and their counts of an episode where nothing is to be seen."""
-    columns: dict[str, Any] = {}
-    for key, feature in info.features.items():
-        if feature.is_numeric and key not in DEFAULT_FEATURES:
-            columns[key] = np.zeros((frames, *feature.item_shape), feature.numpy_dtype)
-        elif feature.is_string or feature.is_language:
-            columns[key] = ["" if feature.is_string else []] * frames
-    images, counts = {}, {}
-    for key in info.image_keys:
-        height, width, _ = info.features[key].picture_shape
-        depth = info.features[key].is_depth
-        shape, dtype = ((height, width), np.uint16) if depth else ((height, width, 3), np.uint8)
-        images[key] = [encode_picture(np.zeros(shape, dtype), PictureCodec("png"))] * frames
-        counts[key] = _black(info.features[key], frames)
-    return columns, images, counts
+class DeferredCommits:
+    """Commits persisted episodes, in order, in a thread.
+
+    Args:
+        committer: Commits them; nothing else may use it while episodes wait.
+        root: The dataset's folder.
+    """
+
+    def __init__(self, committer: Committer, root: Path) -> None:
+        self._committer = committer
+        self._root = root
+        self._queue: deque[tuple[PendingVideos, EpisodeBuffer]] = deque()
+        self._changed = threading.Condition()
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Episodes that are safe, but not committed yet."""
+        return len(self._queue)
+
+    def add(self, pending: PendingVideos, episode: EpisodeBuffer) -> None:
+        """Add an episode that is persisted."""
+        with self._changed:
+            self._queue.append((pending, episode))
+            if self._failure is None:
+                self._start()
+
+    def _start(self) -> None:
+        if self._thread is not None:
+            return
+        thread = threading.Thread(target=self._work, name="demoreel-commits", daemon=True)
+        try:
+            thread.start()
+            self._thread = thread
+        except RuntimeError as error:  # there is no thread to be had; the episodes are safe
+            self._failure = error
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._queue:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                pending, episode = self._queue[0]
+            try:
+                manifest = manifest_name(self._root, pending.folder)
+                commit_finished(self._committer, episode, pending.wait(), manifest)
+            except BaseException as error:  # the recording thread raises it
+                pending.doubt()
+                with self._changed:
+                    self._failure, self._thread = error, None
+                    self._changed.notify_all()
+                return
+            try:
+                pending.forget()
+            except OSError as error:
+                log.warning("files of an episode that is committed stay behind: %s", error)
+            with self._changed:
+                self._queue.popleft()
+                self._changed.notify_all()
+
+    def retry(self) -> None:
+        """Try again to commit what could not be committed, if anything; waits for a moment.
+
+        Raises:
+            DemoreelError: It still cannot be; it is still safe on disk.
+        """
+        with self._changed:
+            if self._failure is None:
+                return
+            before, self._failure = len(self._queue), None
+            self._start()
+            self._changed.wait_for(
+                lambda: len(self._queue) < before or self._failure is not None, _RETRY_S
+            )
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure = self._failure
+        if isinstance(failure, DiskError):
+            raise type(failure)(
+                f"An episode that was saved waits to be committed. {failure.what}",
+                hint=f"{failure.hint}; it is safe on disk meanwhile",
+                **failure.where,
+            ) from failure
+        if failure is not None:
+            raise failure
+
+    def wait(self) -> None:
+        """Wait until all are committed.
+
+        Raises:
+            DemoreelError: One could not be; it is still safe on disk.
+        """
+        with self._changed:
+            if self._failure is not None:
+                self._failure = None
+                self._start()
+            self._changed.wait_for(lambda: not self._queue or self._failure is not None)
+        self._raise_failure()
 
 
-def _black(feature: Feature, frames: int) -> Pictures:
-    height, width, _ = feature.picture_shape
-    counts = np.zeros((1, 65536) if feature.is_depth else (3, 256), np.int64)
-    counts[:, 0] = frames * height * width
-    return Pictures.counted(counts, frames)
+def commit_finished(
+    committer: Committer, episode: EpisodeBuffer, videos: Mapping[str, FinishedVideo], manifest: str
+) -> int:
+    """Commit a persisted episode whose videos are there; return its number.
+
+    Args:
+        committer: Commits it.
+        episode: The episode.
+        videos: Its videos.
+        manifest: Its manifest, relative to the dataset's folder: the commit deletes it.
+    """
+    filmed = {key: video.stats for key, video in videos.items()}
+    return committer.commit(episode, filmed, lambda: videos, replaces=(manifest,))
+
+
+def manifest_name(root: Path, folder: Path) -> str:
+    """Return the path of a persisted episode's manifest, relative to the dataset's folder."""
+    return (folder / MANIFEST).relative_to(root).as_posix()
+
+
+def persist_note(buffer: EpisodeBuffer, episode: int, rows_digest: str) -> dict[str, Any]:
+    """Return what is kept with a persisted episode, so that it can be committed by another."""
+    counts = {
+        key: {"count": counted.count, "levels": counted.histogram().tolist()}
+        for key, counted in buffer.counts.items()
+    }
+    return {"episode": episode, "rows": ROWS, "rows_digest": rows_digest, "counts": counts}
+
+
+class BackgroundMerger:
+    """Merges a dataset's small files in a thread, a step at a time, whenever there are enough.
+
+    The thread only waits and commits; the copying is done in another process.
+
+    A step that fails costs nothing but the merging: episodes are safe in their small files.
+
+    Args:
+        appender: The dataset.
+    """
+
+    def __init__(self, appender: Appender) -> None:
+        self._appender = appender
+        self._wanted = threading.Event()
+        self._over = False
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        """Look, soon, whether there is something to merge."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="demoreel-merger", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the episode is saved; merging can wait
+                log.warning("small files stay unmerged for now: %s", error)
+                return
+            self._thread = thread
+        self._wanted.set()
+
+    def _work(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            time.sleep(_SOON_S)
+            try:
+                while not self._over and self._appender.compact(aside=True):
+                    pass
+            except Exception as error:  # the thread goes on: the next step may do well
+                log.warning("small files stay unmerged for now: %s", error)
+            if self._over:
+                return
+
+    def stop(self) -> None:
+        """End after the step that is being done."""
+        self._over = True
+        if self._thread is not None:
+            self._wanted.set()
+            self._thread.join()
+            self._thread = None

@@ -1,18 +1,23 @@
-"""One frame as it comes from the robot: checked against the features, never changed to fit."""
+"""Frames as they come from the robot, checked and never changed to fit; and the buffer of them."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from demoreel.errors import ArgumentError, UnknownKeyError, nearest
+from demoreel.layouts.columns import to_arrow
+from demoreel.layouts.persisted import most_text
 from demoreel.media.depth import encode_depth
 from demoreel.model import DEFAULT_FEATURES, DepthCode, Feature, Info
+from demoreel.model.numbers import cast_numbers
 from demoreel.record.spec import CAPTURE_TIME
+from demoreel.stats.running import LevelCounts
 
 _MADE_HERE = frozenset(DEFAULT_FEATURES)
 _FEWEST = 512  # rows that there is room for from the first
@@ -53,26 +58,38 @@ class FrameCheck:
             key: _maker_of(feature) for key, feature in own.items()
         }
 
-    def __call__(self, frame: Mapping[str, Any], *, task: str | None = None) -> CheckedFrame:
+    def __call__(
+        self, frame: Mapping[str, Any], *, task: str | None = None, number: int | None = None
+    ) -> CheckedFrame:
         """Return the frame, checked; the pictures may share memory with the caller's.
+
+        Args:
+            frame: The values.
+            task: What the robot is doing, if the frame does not say.
+            number: Which frame of the episode it is, for errors.
 
         Raises:
             UnknownKeyError: It has a key that is not declared.
-            ArgumentError: It lacks one, or a value has another shape or type, or is not finite.
+            ArgumentError: It lacks one, or a value has another shape or type, is not finite, or is
+                not in the range of the declared dtype.
         """
         self._check_keys(frame)
         checked = CheckedFrame({}, {}, {}, _task(frame.get("task", task)))
         for key, feature in self._features.items():
             if key not in frame:
                 continue
-            value = self._makers[key](feature, frame[key])
+            try:
+                value = self._makers[key](feature, frame[key])
+            except ArgumentError as error:
+                raise type(error)(error.what, hint=error.hint, frame=number) from error
             if feature.is_camera:
                 checked.pictures[key] = value
             elif feature.is_numeric:
                 if not self._allow_nan and value.dtype.kind == "f" and not np.isfinite(value).all():
                     raise ArgumentError(
                         f"Feature {key!r} has a value that is not finite: {value.tolist()!r}.",
-                        hint="mend the reading, or pass allow_nan=True",
+                        hint="correct the reading, or pass allow_nan=True",
+                        frame=number,
                     )
                 checked.numbers[key] = value
             else:
@@ -98,7 +115,17 @@ def _task(task: object) -> str:
             f"The frame names no task ({task!r}).",
             hint='give it as frame["task"], or pass task= when recording begins',
         )
+    _text_bytes(task, "The task")
     return task
+
+
+def _text_bytes(text: str, name: str) -> int:
+    """Return how many bytes a text takes in a table, which holds no half of a character."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        what = f"{name} is {text[:40]!r}, which is no text in UTF-8 ({error.reason})."
+        raise ArgumentError(what) from error
 
 
 def _maker_of(feature: Feature) -> Callable[[Feature, Any], Any]:
@@ -112,23 +139,23 @@ def _maker_of(feature: Feature) -> Callable[[Feature, Any], Any]:
 
 
 def _number(feature: Feature, value: Any) -> np.ndarray:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ArgumentError(f"Feature {feature.key!r} has no array: {error}.") from error
     if array.shape != feature.shape and array.shape != feature.item_shape:
         raise ArgumentError(
             f"Feature {feature.key!r} has the shape {array.shape}; {feature.shape} was declared."
         )
-    if not np.can_cast(array.dtype, feature.numpy_dtype, casting="same_kind"):
-        raise ArgumentError(
-            f"Feature {feature.key!r} holds {array.dtype}; {feature.dtype} was declared, and would "
-            "not hold it."
-        )
+    fitting = cast_numbers(array, feature, rows=False)
     # A copy: the robot's driver may use its array again.
-    return np.array(array, dtype=feature.numpy_dtype).reshape(feature.item_shape)
+    return np.array(fitting).reshape(feature.item_shape)
 
 
 def _text(feature: Feature, value: Any) -> str:
     if not isinstance(value, str):
         raise ArgumentError(f"Feature {feature.key!r} is text; {type(value).__name__} was given.")
+    _text_bytes(value, f"Feature {feature.key!r}")
     return value
 
 
@@ -137,7 +164,8 @@ def _language(feature: Feature, value: Any) -> list[Any]:
         raise ArgumentError(
             f"Feature {feature.key!r} is a list of language rows; {type(value).__name__} was given."
         )
-    return list(value)
+    to_arrow([value], feature, length=1)  # what no table holds would keep the episode unsaved
+    return copy.deepcopy(list(value))
 
 
 def _picture(feature: Feature, value: Any) -> np.ndarray:
@@ -203,24 +231,49 @@ def _whole_millimetres(feature: Feature, depth: np.ndarray) -> np.ndarray:
     return millimetres.astype(np.uint16)
 
 
-class EpisodeRows:
-    """The rows of the episode that is being recorded; its pictures are elsewhere.
+@dataclass(slots=True)
+class EpisodeBuffer:
+    """An episode on its way to a commit; frames of video cameras are with their encoders.
 
     Attributes:
         tasks: The task of every row.
+        columns: Every column that is no camera, numbers as arrays; empty until the episode ends.
+            It stays the same object: by it, an appender knows an episode that is given again.
+        images: The encoded images of image cameras, likewise.
+        counts: The statistics of those.
+        ended: Whether it has all its frames.
     """
 
-    def __init__(self) -> None:
-        self.tasks: list[str] = []
-        self._numbers: dict[str, np.ndarray] = {}  # columns, longer than there are rows
-        self._values: dict[str, list[Any]] = {}
+    tasks: list[str] = field(default_factory=list)
+    columns: dict[str, Any] = field(default_factory=dict)
+    images: dict[str, list[bytes]] = field(default_factory=dict)
+    counts: Mapping[str, LevelCounts] = field(default_factory=dict)
+    ended: bool = False
+    _text: int = 0  # bytes of text
+    _numbers: dict[str, np.ndarray] = field(default_factory=dict)  # longer than there are rows
+    _values: dict[str, list[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.tasks)
 
+    def refuse_long(self, frame: CheckedFrame) -> None:
+        """Refuse a frame with which the episode has more text than a saved one is read with.
+
+        Raises:
+            ArgumentError: There is too much.
+        """
+        most = most_text(len(self) + 1)
+        if self._text + _bytes_of(frame) > most:
+            raise ArgumentError(
+                f"With this frame the episode has more than {most} bytes of text.",
+                hint="record shorter episodes, or keep long texts in a file of their own",
+                frame=len(self),
+            )
+
     def add(self, frame: CheckedFrame) -> None:
-        """Take one frame's row."""
+        """Add one frame's row."""
         place = len(self.tasks)
+        self._text += _bytes_of(frame)
         for key, value in frame.numbers.items():
             column = self._numbers.get(key)
             if column is None or len(column) == place:
@@ -230,10 +283,16 @@ class EpisodeRows:
             self._values.setdefault(key, []).append(value)
         self.tasks.append(frame.task)
 
-    def finished(self) -> dict[str, Any]:
-        """Return every column, numbers as arrays."""
+    def end(self, images: dict[str, list[bytes]], counts: Mapping[str, LevelCounts]) -> None:
+        """Note that the last frame was added, and what image cameras have made."""
         numbers = {key: column[: len(self)] for key, column in self._numbers.items()}
-        return {**numbers, **self._values}
+        self.columns, self.images, self.counts = {**numbers, **self._values}, images, counts
+        self.ended = True
+
+
+def _bytes_of(frame: CheckedFrame) -> int:
+    texts = (v if isinstance(v, str) else repr(v) for v in frame.values.values())
+    return sum(len(text.encode()) for text in (frame.task, *texts))
 
 
 def _twice_as_long(column: np.ndarray | None, value: np.ndarray) -> np.ndarray:

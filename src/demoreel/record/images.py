@@ -6,10 +6,10 @@ waits for the encoder nor fills the memory.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,8 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from demoreel.errors import EncoderBehindError
 from demoreel.media.picture_encode import PictureCodec, encode_picture
-from demoreel.stats.running import Pictures
+from demoreel.stats.running import LevelCounts
+from demoreel.storage.no_room import reason_of
 
 _PNG = PictureCodec("png")
 
@@ -63,24 +65,47 @@ class ImageWriters:
         self._held = 0
         self._spill: int | None = None
         self._end = 0
-        self._encoded: dict[str, deque[Future[bytes]]] = {key: deque() for key in self._cameras}
-        self._stats = {key: Pictures() for key in self._cameras}
+        self._encoded: dict[str, list[tuple[_Waiting, Future[bytes]]]]
+        self._encoded = {key: [] for key in self._cameras}
+        self._stats = {key: LevelCounts() for key in self._cameras}
 
     @property
     def waiting(self) -> int:
         """Pictures that are not encoded yet."""
-        return sum(not done.done() for each in self._encoded.values() for done in each)
+        return sum(not done.done() for each in self._encoded.values() for _, done in each)
 
-    def put(self, key: str, picture: np.ndarray) -> None:
-        """Take a picture; its pixels are copied.
+    def hold(self, pictures: Mapping[str, np.ndarray]) -> dict[str, _Waiting]:
+        """Copy a frame's pictures; they are ``encode``d or ``let_go`` next.
 
         Raises:
-            OSError: Memory is full, and the disk is, too.
+            EncoderBehindError: Memory is full, and the disk is, too, or fails.
         """
+        held: dict[str, _Waiting] = {}
+        try:
+            for key, picture in pictures.items():
+                held[key] = self._held_or_spilled(picture)
+        except OSError as error:
+            self.let_go(held)
+            raise EncoderBehindError(
+                f"Encoding is behind, memory is full, and the disk fails: {reason_of(error)}.",
+                hint="free disk space, or give more memory_mb",
+                camera=key,
+            ) from error
+        return held
+
+    def let_go(self, held: Mapping[str, _Waiting]) -> None:
+        """Forget pictures that were held: their frame is not recorded."""
+        with self._lock:
+            for task in held.values():
+                if task.pixels is not None:
+                    self._held -= task.pixels.nbytes
+
+    def encode(self, held: Mapping[str, _Waiting]) -> None:
+        """Encode pictures that were held, beside the caller."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="demoreel-png")
-        task = self._held_or_spilled(picture)
-        self._encoded[key].append(self._pool.submit(self._encode, key, task))
+        for key, task in held.items():
+            self._encoded[key].append((task, self._pool.submit(self._encode, key, task)))
 
     def _held_or_spilled(self, picture: np.ndarray) -> _Waiting:
         with self._lock:
@@ -97,7 +122,10 @@ class ImageWriters:
         data = np.ascontiguousarray(picture).data.cast("B")
         written = 0
         while written < len(data):
-            written += os.pwrite(self._spill, data[written:], offset + written)
+            more = os.pwrite(self._spill, data[written:], offset + written)
+            if not more:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written += more
         self._end += len(data)
         return _Waiting(picture.shape, picture.dtype, None, offset)
 
@@ -107,6 +135,8 @@ class ImageWriters:
             assert self._spill is not None
             size = int(np.prod(task.shape)) * task.dtype.itemsize
             data = os.pread(self._spill, size, task.offset)
+            if len(data) < size:
+                raise OSError(errno.EIO, "a picture that waited on disk is cut short")
             pixels = np.frombuffer(data, task.dtype).reshape(task.shape)
         encoded = encode_picture(pixels, _PNG)
         with self._lock:
@@ -116,19 +146,32 @@ class ImageWriters:
         task.pixels = None
         return encoded
 
-    def finish_episode(self) -> tuple[dict[str, list[bytes]], Mapping[str, Pictures]]:
-        """Wait for the encoders; return every picture and its cameras' statistics."""
-        images = {key: [done.result() for done in each] for key, each in self._encoded.items()}
+    def finish_episode(self) -> tuple[dict[str, list[bytes]], Mapping[str, LevelCounts]]:
+        """Wait for the encoders; return every picture and its cameras' statistics.
+
+        Raises:
+            OSError: A picture that waits on disk cannot be read; ask again.
+        """
+        images = {
+            key: [self._result(key, *each) for each in waiting]
+            for key, waiting in self._encoded.items()
+        }
         stats = self._stats
         self._forget()
         return images, stats
 
+    def _result(self, key: str, task: _Waiting, done: Future[bytes]) -> bytes:
+        try:
+            return done.result()
+        except OSError:  # a disk that failed once may do well now
+            return self._encode(key, task)
+
     def discard_episode(self) -> None:
         """Forget the pictures since the last episode."""
         for each in self._encoded.values():
-            for done in each:
+            for _, done in each:
                 done.cancel()
-            for done in each:
+            for _, done in each:
                 if not done.cancelled():
                     done.exception()
         self._forget()

@@ -8,7 +8,6 @@ happens, and whoever opens the dataset sees it.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,16 +17,16 @@ from typing import Any, Literal
 import numpy as np
 
 from demoreel.errors import ArgumentError, EncoderBehindError
-from demoreel.layouts.appending import Appender
+from demoreel.layouts.appending import Appender, disk_error, no_room_is_an_error
+from demoreel.layouts.persisted import PersistedRows, write_rows
+from demoreel.layouts.persisted_files import ROWS, WORKDIR
 from demoreel.model import Info
-from demoreel.record.behind import WORKDIR, Behind, seal_note, write_sealed_rows
 from demoreel.record.clock import CaptureClock, EpisodeReport, timing
-from demoreel.record.commit import Committer, Taken
+from demoreel.record.commit import BackgroundMerger, Committer, DeferredCommits, persist_note
 from demoreel.record.encoding import Backlog, CameraEncoders, CameraPlan
-from demoreel.record.frames import CheckedFrame, EpisodeRows, FrameCheck
+from demoreel.record.finish import clear_workdir
+from demoreel.record.frames import CheckedFrame, EpisodeBuffer, FrameCheck
 from demoreel.record.images import ImageWriters
-from demoreel.record.merging import Merger
-from demoreel.record.rehearsal import Rehearsal
 from demoreel.record.spec import CAPTURE_TIME
 
 _BEHIND_S = 0.5  # of recording yet to encode, from which saving does not wait for the encoders
@@ -72,8 +71,10 @@ class Recorder:
         self._merge = merge
         self._clock = CaptureClock()
         self._committer = committer
-        self._behind = Behind(committer)
-        self._merger = Merger(appender)
+        self._deferred = DeferredCommits(committer, root)
+        self._saved = appender.episodes
+        self._saved_frames = appender.frames
+        self._merger = BackgroundMerger(appender)
         self._closed = False
         self._workdir = workdir = root / WORKDIR
         workdir.mkdir(parents=True, exist_ok=True)
@@ -89,34 +90,32 @@ class Recorder:
             else None
         )
         self._images = ImageWriters(self.info.image_keys, workdir=workdir, memory_mb=memory_mb)
-        self._rehearsal = Rehearsal(committer, task=task)
         self._begin_episode()
 
     def _begin_episode(self) -> None:
-        self._rows = EpisodeRows()
-        self._taken: Taken | None = None
+        self._buffer = EpisodeBuffer()
         self._captured: list[int] = []
         self._skipped = 0
 
     @property
     def num_episodes(self) -> int:
-        """Episodes that are saved."""
-        return self._appender.episodes
+        """Episodes that are saved, whether their videos are encoded yet or not."""
+        return self._saved
 
     @property
     def num_frames(self) -> int:
-        """Frames that are saved."""
-        return self._appender.frames
+        """Frames that are saved, likewise."""
+        return self._saved_frames
 
     @property
     def pending_episodes(self) -> int:
-        """Episodes that are safe, but not readable before their encoders have caught up."""
-        return self._behind.waiting
+        """Saved episodes that wait for their encoders; they are read from their raw frames."""
+        return self._deferred.waiting
 
     @property
     def pending_frames(self) -> int:
         """Frames of the episode that is not saved yet."""
-        return len(self._rows)
+        return len(self._buffer)
 
     @property
     def backlog(self) -> Backlog:
@@ -146,17 +145,22 @@ class Recorder:
 
         Raises:
             UnknownKeyError: The frame has a key that is not declared.
-            ArgumentError: The frame lacks one, or a value does not fit. The episode goes on
-                without the frame.
-            EncoderBehindError: Neither the encoders nor the disk could take it.
+            ArgumentError: The frame lacks one, or a value does not fit: it has another shape or
+                kind, or is not in the range of the declared dtype. The episode goes on without the
+                frame.
+            EncoderBehindError: Neither the encoders nor the disk could take it; none of the frame
+                is recorded, and it may be given again.
         """
         self._refuse_closed()
-        if self._taken is not None:
+        if self._buffer.ended:
             raise ArgumentError(
                 "The episode has ended but is not saved.", hint="save or discard it"
             )
-        now = self._clock.now() if captured_at is None else int(captured_at)
-        checked = self._check(frame, task=task if task is not None else self.task)
+        now = self._clock.now() if captured_at is None else _nanoseconds(captured_at)
+        checked = self._check(
+            frame, task=task if task is not None else self.task, number=len(self._buffer)
+        )
+        self._buffer.refuse_long(checked)
         self._add_capture_times(checked, now)
         try:
             self._put(checked)
@@ -165,9 +169,7 @@ class Recorder:
             if self._on_behind == "error":
                 raise
             return False
-        if not len(self._rows) and not self._behind.waiting:
-            self._rehearsal.see(checked.task)
-        self._rows.add(checked)
+        self._buffer.add(checked)
         self._captured.append(now)
         return True
 
@@ -179,44 +181,49 @@ class Recorder:
                 checked.numbers.setdefault(key, np.array(-1, np.int64))
 
     def _put(self, checked: CheckedFrame) -> None:
+        """Take a frame's pictures: all of them, or, raising, none."""
         filmed = {k: p for k, p in checked.pictures.items() if self.info.features[k].is_video}
-        if self._encoders is not None:
-            self._encoders.put_frame(filmed)
-        for key in self.info.image_keys:
-            self._images.put(key, checked.pictures[key])
+        held = self._images.hold({key: checked.pictures[key] for key in self.info.image_keys})
+        try:
+            if self._encoders is not None:
+                self._encoders.put_frame(filmed)
+        except BaseException:
+            self._images.let_go(held)
+            raise
+        self._images.encode(held)
 
     def save_episode(self) -> EpisodeReport:
         """Commit the episode; when this returns it is safe, and readable by everyone.
 
         Cost: a flush of its files to disk; it does not depend on how many episodes there are.
         Where the encoders are behind (a codec that is too slow for this machine), the pictures that
-        wait are forced to disk instead: the episode is safe then, too, and becomes readable when
-        it is encoded. The report says so.
+        wait are forced to disk instead: the episode is safe then, too, and readers take its frames
+        from there until it is encoded. The report says so.
 
         Raises:
             ArgumentError: No frame was added.
             FrameMismatchError: A camera does not hold as many frames as there are rows.
-            DiskFullError: The disk is full; the episode is still here, and may be saved again.
+            DiskFullError: The disk is full, for this process or for an encoder. The episode is
+                still here: saving again, when there is room, saves it once.
+            DiskError: The disk fails otherwise; the message says what is saved. Saving again, when
+                the cause is gone, saves the episode once.
+            VideoError: An encoder has failed for good; the episode can only be discarded.
         """
         self._refuse_closed()
-        self._behind.raise_failure()
-        if not len(self._rows):
+        self._deferred.retry()
+        if not len(self._buffer):
             raise ArgumentError("The episode has no frames, so there is nothing to save.")
         begin = time.perf_counter()
-        pending = self._is_behind()
-        if not pending and self._encoders is not None:
-            self._encoders.end_episode()  # so that they finish meanwhile
-        self._rehearsal.wait()
-        if self._taken is None:
-            images, counts = self._images.finish_episode()
-            columns = self._rows.finished()
-            self._taken = Taken(list(self._rows.tasks), columns, images, counts)
-        index = self._seal(self._taken) if pending else self._commit(self._taken)
+        measured = timing(np.array(self._captured), fps=self.info.fps)
+        with no_room_is_an_error(self.root):
+            index, pending = self._make_safe()
+        self._saved += 1
+        self._saved_frames += len(self._buffer)
         backlog = self.backlog
         report = EpisodeReport(
             episode_index=index,
-            frames=len(self._rows),
-            **timing(np.array(self._captured), fps=self.info.fps),
+            frames=len(self._buffer),
+            **measured,
             skipped=self._skipped,
             backlog=backlog.frames_in_memory + backlog.frames_on_disk,
             pending=pending,
@@ -227,29 +234,46 @@ class Recorder:
             self._merger.look()
         return report
 
-    def _is_behind(self) -> bool:
-        return self._behind.waiting > 0 or self.backlog.seconds_behind > _BEHIND_S
+    def _make_safe(self) -> tuple[int, bool]:
+        """Commit the episode, or persist it; return its number, and whether it is persisted."""
+        pending = self._is_behind()
+        if not pending and self._encoders is not None:
+            self._encoders.end_episode()  # so that they finish meanwhile
+        if not self._buffer.ended:
+            self._buffer.end(*self._images.finish_episode())
+        index = self._persist(self._buffer) if pending else self._commit(self._buffer)
+        return index, pending
 
-    def _commit(self, taken: Taken) -> int:
+    def _is_behind(self) -> bool:
+        if self._encoders is not None and self._encoders.must_persist:
+            return True
+        return self._deferred.waiting > 0 or self.backlog.seconds_behind > _BEHIND_S
+
+    def _commit(self, episode: EpisodeBuffer) -> int:
         encoders = self._encoders
         if encoders is None:
-            return self._committer.commit(taken, {}, dict)
-        numbers = self._committer.count_numbers(taken)
+            return self._committer.commit(episode, {}, dict)
+        numbers = self._committer.count_numbers(episode)
         filmed = encoders.count_episode()
-        return self._committer.commit(taken, filmed, encoders.finish_episode, numbers=numbers)
+        try:
+            return self._committer.commit(episode, filmed, encoders.finish_episode, numbers=numbers)
+        except BaseException:
+            encoders.doubt_videos()
+            raise
 
-    def _seal(self, taken: Taken) -> int:
+    def _persist(self, episode: EpisodeBuffer) -> int:
         assert self._encoders is not None
-        episode = self.num_episodes + self._behind.waiting
-        rows = write_sealed_rows(self._workdir, taken, self._committer, episode)
-        pending = self._encoders.seal_episode(note=seal_note(taken, rows, episode))
-        self._behind.add(pending, taken, rows)
-        return episode
+        # The rows lie beside the manifest: without it they are no episode, and are written again.
+        rows = PersistedRows(episode.tasks, episode.columns, episode.images)
+        digest = write_rows(self._encoders.folder / ROWS, rows, self.info)
+        pending = self._encoders.persist_episode(note=persist_note(episode, self._saved, digest))
+        self._deferred.add(pending, episode)
+        return self._saved
 
     def discard_episode(self) -> int:
         """Forget the frames since the last episode; return how many they were."""
         self._refuse_closed()
-        forgotten = len(self._rows)
+        forgotten = len(self._buffer)
         if self._encoders is not None:
             self._encoders.discard_episode()
         self._images.discard_episode()
@@ -261,30 +285,39 @@ class Recorder:
 
         Every saved episode is safe and readable without this; it makes fewer, larger files.
         Frames that were not saved are discarded. May be called twice.
+
+        Raises:
+            DiskFullError: There is no room for the larger files. Every saved episode is there, and
+                the dataset is let go; ``demoreel.resume(root).finalize()`` does what is left.
+            DiskError: The disk fails otherwise; the same holds.
         """
         if self._closed:
             return
-        self.discard_episode()
-        self._rehearsal.wait()
-        self._closed = True
         try:
-            self._behind.wait()
+            self.discard_episode()
         finally:
-            if self._encoders is not None:
-                self._encoders.close()
-            self._images.close()
-            self._merger.stop()
-            self._let_go()
+            self._closed = True
+            try:
+                self._deferred.wait()
+            finally:
+                if self._encoders is not None:
+                    self._encoders.close()
+                self._images.close()
+                self._merger.stop()
+                self._let_go()
 
     def _let_go(self) -> None:
-        if not self._behind.waiting:  # else what is there is an episode
-            shutil.rmtree(self._workdir, ignore_errors=True)
+        clear_workdir(self._workdir)
         try:
-            while self._merge and self._appender.compact(finish=True):
-                pass
-            self._committer.make_exact()  # reads all rows: quicker from few files
-        finally:
-            self._appender.close()
+            try:
+                while self._merge and self._appender.compact(finish=True):
+                    pass
+                self._committer.make_exact()  # reads all rows: quicker from few files
+            finally:
+                self._appender.close()
+        except OSError as error:
+            what = "every saved episode is there, but not all files are merged."
+            raise disk_error(error, self.root, what=what) from error
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -308,3 +341,12 @@ class Recorder:
             f"<Recorder {self.root.name}: {self.num_episodes} episodes, {self.num_frames} frames, "
             f"{self.pending_frames} pending>"
         )
+
+
+def _nanoseconds(captured_at: Any) -> int:
+    try:
+        return int(np.array(int(captured_at), np.int64))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(
+            f"captured_at must be nanoseconds since 1970, not {captured_at!r}."
+        ) from error

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from demoreel.errors import ArgumentError, TargetExistsError
-from demoreel.layouts.appending import create_appender, open_appender
+from demoreel.errors import ArgumentError, DiskError, TargetExistsError
+from demoreel.layouts.appending import create_appender, no_room_is_an_error, open_appender
+from demoreel.layouts.pending import warn_of_damaged
 from demoreel.media.settings import ENCODERS, VideoSettings
 from demoreel.model import Feature, Info
-from demoreel.record.behind import commit_pending
 from demoreel.record.commit import Committer
 from demoreel.record.encoding import CameraPlan, choose_codec
+from demoreel.record.finish import commit_pending
 from demoreel.record.recorder import OnBehind, Recorder
 from demoreel.record.spec import (
     CAPTURE_TIME,
@@ -52,7 +54,42 @@ def create(
     data_files_size_in_mb: float = 100,
     video_files_size_in_mb: float = 200,
 ) -> Recorder:
-    """Begin a dataset; see ``demoreel.create``."""
+    """Begin a dataset and return what records into it: ``add_frame``, then ``save_episode``.
+
+    Cost: starts one encoder process for each video camera. With ``vcodec="auto"``, encoders are
+    measured first, which takes up to two seconds; the result is kept for the next recording.
+
+    Args:
+        root: The dataset's folder; it must not exist, or be empty.
+        fps: Frames per second.
+        features: The features by key, as in LeRobot: ``dtype``, ``shape``, ``names``. Default
+            columns are added. A camera with ``{"info": {"is_depth_map": True}}`` records depth.
+        robot_type: The robot, as a text for ``info.json``.
+        layout: How the dataset lies on disk.
+        task: The task of episodes for which ``save_episode`` names none.
+        vcodec: Codec of all cameras (``av1``, ``h264``, ``hevc``), the name of one of FFmpeg's
+            encoders, or ``auto``: the best that keeps up with ``fps`` on this machine.
+        video: All settings of the encoder, instead of ``vcodec``.
+        capture_times: Record when each row was captured, in nanoseconds (``capture_time_ns``).
+        cameras_with_clocks: Cameras whose own capture times are recorded as well.
+        allow_nan: Accept NaN and infinity in numbers; by default ``add_frame`` refuses them.
+        on_behind: If neither the encoders nor the disk keep up: ``"error"`` raises
+            ``EncoderBehindError``, ``"skip"`` makes ``add_frame`` skip the frame and return False.
+        memory_mb: Shared memory in which frames of all cameras wait for their encoders; more wait
+            on disk.
+        encoder_threads: Threads of each encoder; by default the cores divided by the
+            cameras, at most 4.
+        merge: Merge small files while recording, in a process of the lowest priority.
+        chunks_size: Files of a folder.
+        data_files_size_in_mb: Size up to which tables are merged.
+        video_files_size_in_mb: Size up to which videos are merged.
+
+    Raises:
+        TargetExistsError: The folder exists and is not empty.
+        ArgumentError: A feature or an option is invalid.
+        VideoError: An encoder does not start.
+        DiskError: The disk is full or not writable.
+    """
     info = describe(
         features,
         fps=fps,
@@ -76,21 +113,24 @@ def create(
     info = with_encoding(info, {plan.key: plan.settings for plan in plans})
     appender = create_appender(target, info, layout=layout)
     try:
-        return Recorder(
-            appender,
-            plans,
-            root=target,
-            committer=Committer(appender, root=target),
-            task=task,
-            allow_nan=allow_nan,
-            on_behind=on_behind,
-            memory_mb=memory_mb,
-            encoder_threads=encoder_threads,
-            merge=merge,
-        )
+        with no_room_is_an_error(target):
+            return Recorder(
+                appender,
+                plans,
+                root=target,
+                committer=Committer(appender, root=target),
+                task=task,
+                allow_nan=allow_nan,
+                on_behind=on_behind,
+                memory_mb=memory_mb,
+                encoder_threads=encoder_threads,
+                merge=merge,
+            )
     except BaseException:
-        appender.close()
-        shutil.rmtree(target)  # made above, and nothing of the caller's is in it
+        with suppress(DiskError):
+            appender.close()
+        # Made above, and nothing of the caller's is in it.
+        shutil.rmtree(target, ignore_errors=True)
         raise
 
 
@@ -109,7 +149,36 @@ def resume(
     encoder_threads: int | None = None,
     merge: bool = True,
 ) -> Recorder:
-    """Append to a dataset; see ``demoreel.resume``."""
+    """Append episodes to a dataset; saved episodes that are not encoded yet are encoded first.
+
+    Cost: reads the metadata, starts one encoder process for each video camera, and encodes what
+    an interrupted recording has left.
+
+    Args:
+        root: The dataset's folder: v3.0, lance-video or lance-native.
+        fps: If given, it must be the dataset's.
+        features: If given, they must be the dataset's.
+        robot_type: If given, it must be the dataset's.
+        task: The task of episodes for which ``save_episode`` names none.
+        vcodec: If given, it must be the codec that the dataset's videos have.
+        video: Settings of the encoder; by default those that ``info.json`` has.
+        allow_nan: Accept NaN and infinity in numbers; by default ``add_frame`` refuses them.
+        on_behind: If neither the encoders nor the disk keep up: ``"error"`` raises
+            ``EncoderBehindError``, ``"skip"`` makes ``add_frame`` skip the frame and return False.
+        memory_mb: Shared memory in which frames of all cameras wait for their encoders; more wait
+            on disk.
+        encoder_threads: Threads of each encoder; by default the cores divided by the
+            cameras, at most 4.
+        merge: Merge small files while recording, in a process of the lowest priority.
+
+    Raises:
+        DatasetNotFoundError: There is no dataset.
+        DatasetBusyError: Another process records into it.
+        MetadataError: Its metadata are broken.
+        ArgumentError: The dataset has another ``fps``, other features or another codec.
+        VideoError: An encoder does not start.
+        DiskError: The disk is full or not writable.
+    """
     _check_options(on_behind, memory_mb)
     target = Path(root)
     appender = open_appender(target)
@@ -117,25 +186,29 @@ def resume(
         info = appender.info
         _refuse_differences(info, fps=fps, features=features, robot_type=robot_type, root=root)
         chosen = {
-            key: video or _recorded_settings(info.features[key], vcodec) for key in info.video_keys
+            key: video or _recorded_settings(info.features[key], vcodec, target)
+            for key in info.video_keys
         }
         plans = _plans(info, chosen)
-        committer = Committer(appender, root=target)
-        commit_pending(target, committer)
-        return Recorder(
-            appender,
-            plans,
-            root=target,
-            committer=committer,
-            task=task,
-            allow_nan=allow_nan,
-            on_behind=on_behind,
-            memory_mb=memory_mb,
-            encoder_threads=encoder_threads,
-            merge=merge,
-        )
+        with no_room_is_an_error(target):
+            committer = Committer(appender, root=target)
+            _, kept = commit_pending(target, committer)
+            warn_of_damaged(target, kept)
+            return Recorder(
+                appender,
+                plans,
+                root=target,
+                committer=committer,
+                task=task,
+                allow_nan=allow_nan,
+                on_behind=on_behind,
+                memory_mb=memory_mb,
+                encoder_threads=encoder_threads,
+                merge=merge,
+            )
     except BaseException:
-        appender.close()
+        with suppress(DiskError):
+            appender.close()
         raise
 
 
@@ -184,17 +257,16 @@ def _plans(info: Info, settings: Mapping[str, VideoSettings]) -> list[CameraPlan
     return plans
 
 
-def _recorded_settings(feature: Feature, vcodec: VideoCodec | None) -> VideoSettings:
+def _recorded_settings(feature: Feature, vcodec: VideoCodec | None, root: Path) -> VideoSettings:
     """Return settings that go on as a camera was recorded, as far as its info says how."""
     noted = feature.info
-    codec = str(noted.get("video.codec", "av1"))
+    codec = noted.get("video.codec", "av1")
     if vcodec not in (None, "auto") and _codec_named(str(vcodec)) != codec:
         raise ArgumentError(
             f"Camera {feature.key!r} was recorded as {codec}, not {vcodec}.",
             hint="leave vcodec out, and recording goes on in the same codec",
             camera=feature.key,
         )
-    default = settings_of(feature, default=VideoSettings())
     given: dict[str, Any] = {
         "codec": codec,
         "pix_fmt": noted.get("video.pix_fmt"),
@@ -203,7 +275,12 @@ def _recorded_settings(feature: Feature, vcodec: VideoCodec | None) -> VideoSett
         "preset": noted.get("video.preset"),
         "options": noted.get("video.extra_options"),
     }
-    return replace(default, **{name: value for name, value in given.items() if value is not None})
+    return VideoSettings.from_file(
+        given,
+        default=settings_of(feature, default=VideoSettings()),
+        camera=feature.key,
+        file=root / "meta" / "info.json",
+    )
 
 
 def _refuse_differences(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from demoreel.check.look_episodes import Usable
+from demoreel.check.look import Usable
 from demoreel.repair.places import Placing, Spot
-from demoreel.repair.tables import FoundTable, Run
-from demoreel.repair.videos import Videos
+from demoreel.repair.tables import FoundTable, RowRun
+from demoreel.repair.videos import RepairVideos
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Kept:
     """
 
     episode: int
-    run: Run
+    run: RowRun
     length: int
     spots: Mapping[str, Spot]
 
@@ -60,9 +60,9 @@ class Decision:
 
 def decide(
     tables: Sequence[FoundTable],
-    runs: Sequence[Run],
+    runs: Sequence[RowRun],
     listed: Usable | None,
-    videos: Videos,
+    videos: RepairVideos,
     *,
     fps: float,
     is_v2: bool,
@@ -101,7 +101,7 @@ def decide(
     return decision
 
 
-def _first_index(run: Run, tables: Sequence[FoundTable]) -> int | None:
+def _first_index(run: RowRun, tables: Sequence[FoundTable]) -> int | None:
     index = tables[run.table].numbers.get("index")
     if index is None or not np.isfinite(index[run.first]):
         return None
@@ -110,13 +110,13 @@ def _first_index(run: Run, tables: Sequence[FoundTable]) -> int | None:
 
 def _chosen_runs(
     tables: Sequence[FoundTable],
-    runs: Sequence[Run],
+    runs: Sequence[RowRun],
     listed: Usable | None,
     decision: Decision,
     knows_all: bool,
-) -> list[Run]:
+) -> list[RowRun]:
     """Choose the rows of each episode: those that the metadata mean, where there are several."""
-    by_episode: dict[int, list[Run]] = {}
+    by_episode: dict[int, list[RowRun]] = {}
     for run in runs:
         by_episode.setdefault(run.episode, []).append(run)
     chosen, orphans = [], 0
@@ -138,7 +138,7 @@ def _chosen_runs(
 
 
 def _likelihood(
-    run: Run, tables: Sequence[FoundTable], listed: Usable | None
+    run: RowRun, tables: Sequence[FoundTable], listed: Usable | None
 ) -> tuple[bool, bool, bool, int]:
     """Order an episode's runs: in the file that is meant, at the place, of the length, long."""
     position = _position(listed, run.episode)
@@ -157,7 +157,7 @@ def _likelihood(
 
 
 def _settle(
-    run: Run,
+    run: RowRun,
     spots: Mapping[str, Spot | str],
     listed: Usable | None,
     undecodable: Mapping[int, str],

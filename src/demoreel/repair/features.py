@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from demoreel.errors import MetadataError
+from demoreel.edit.target_info import said_of_audio
+from demoreel.errors import DemoreelError, MetadataError
+from demoreel.media.audio import tracks_of
+from demoreel.media.pictures import open_image
 from demoreel.media.remux import probe
 from demoreel.media.video import open_video
 from demoreel.model import DEFAULT_FEATURES, Feature
 from demoreel.repair.tables import FoundTable
-from demoreel.repair.videos import FoundVideo, Videos
+from demoreel.repair.videos import FoundVideo, RepairVideos
+from demoreel.storage.parquet import open_parquet
 
 _CHANNELS = 3
 
@@ -23,7 +26,7 @@ _CHANNELS = 3
 def settled_features(
     declared: Mapping[str, Feature],
     tables: Sequence[FoundTable],
-    videos: Videos,
+    videos: RepairVideos,
     mended: list[str],
     *,
     doubtful: Collection[str],
@@ -45,8 +48,10 @@ def settled_features(
         if feature.is_video:
             if videos.of.get(key):
                 first = next(iter(videos.of[key].values()))
-                as_it_is = key not in doubtful
-                features[key] = feature if as_it_is else _as_filmed(feature, first, mended)
+                if key in doubtful:
+                    feature = _as_filmed(feature, first, mended)
+                    feature = _as_heard(feature, videos.of[key].values(), mended)
+                features[key] = feature
             else:
                 mended.append(f"info.json: {key} has no video, and was left out")
         elif key in columns:
@@ -119,6 +124,16 @@ def _as_filmed(feature: Feature, video: FoundVideo, mended: list[str]) -> Featur
     return feature
 
 
+def _as_heard(feature: Feature, videos: Iterable[FoundVideo], mended: list[str]) -> Feature:
+    """Return a camera with what is true of its videos' audio."""
+    has_audio = any(tracks_of(open_video(video.path)).has_audio for video in videos)
+    if feature.info.get("has_audio", has_audio) == has_audio:
+        return feature
+    mended.append(f"info.json: {feature.key}: has_audio is {str(has_audio).lower()}")
+    stated = {**feature.info, "has_audio": True}  # what it says of audio stays, if there is some
+    return said_of_audio(feature, has_audio, [stated])
+
+
 def _flat(feature: Feature) -> int:
     size = 1
     for length in feature.shape:
@@ -132,7 +147,10 @@ def _guessed(key: str, kind: pa.DataType, tables: Sequence[FoundTable]) -> Featu
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return Feature(key, "string", (1,))
     if pa.types.is_struct(kind) and {field.name for field in kind} >= {"bytes"}:
-        return Feature(key, "image", _picture_shape(key, tables))
+        try:
+            return Feature(key, "image", _picture_shape(key, tables))
+        except (DemoreelError, OSError, ValueError, SyntaxError, pa.ArrowException):
+            return None
     value: Any = _first_value(key, tables)
     while pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
         if not isinstance(value, list) or not value:
@@ -152,19 +170,15 @@ def _guessed(key: str, kind: pa.DataType, tables: Sequence[FoundTable]) -> Featu
 def _first_value(key: str, tables: Sequence[FoundTable]) -> Any:
     for table in tables:
         if table.rows:
-            with pq.ParquetFile(table.path) as parquet:
-                batch = next(parquet.iter_batches(1, columns=[key]))
-            return batch.column(0)[0].as_py()
+            with open_parquet(table.path) as parquet:
+                for block in parquet.blocks([key], rows=1):
+                    return block.column(0)[0].as_py()
     return None
 
 
 def _picture_shape(key: str, tables: Sequence[FoundTable]) -> tuple[int, ...]:
-    import io
-
-    from PIL import Image
-
     value = _first_value(key, tables) or {}
-    with Image.open(io.BytesIO(value.get("bytes") or b"")) as picture:
+    with open_image(value.get("bytes") or b"") as picture:
         return (picture.height, picture.width, len(picture.getbands()))
 
 

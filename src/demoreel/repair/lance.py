@@ -12,15 +12,21 @@ import pyarrow.parquet as pq
 
 from demoreel.check.lance import videos_table
 from demoreel.check.look import Look
-from demoreel.errors import DemoreelError, RepairError, TableError
+from demoreel.errors import (
+    DemoreelError,
+    RepairError,
+    TableError,
+    UnsafePathError,
+    refuse_shortage,
+)
 from demoreel.layouts import arrow_in
 from demoreel.layouts.columns import table_schema, to_arrow
-from demoreel.layouts.lance_rows import column_names
-from demoreel.layouts.lance_videos import LanceVideos
+from demoreel.layouts.lance.schemas import column_names
+from demoreel.layouts.lance.tables import LanceTable
+from demoreel.layouts.lance.videos import LanceVideos
 from demoreel.model import Feature
 from demoreel.model.info import DATA_PATHS, VIDEO_PATHS
 from demoreel.storage.arrow import as_numpy
-from demoreel.storage.lance_tables import LanceTable
 
 _ROWS = 1 << 16
 _ROWS_WITH_PICTURES = 1 << 10
@@ -68,7 +74,7 @@ def extract(look: Look, folder: Path) -> Extracted:
 
 
 def _as_it_lies(feature: Feature, look: Look) -> Feature:
-    if not feature.is_video or feature.key in look.filmed:
+    if not feature.is_video or feature.key in look.video_cameras:
         return feature
     extra = {name: value for name, value in feature.extra.items() if name != "video_info"}
     return replace(feature, dtype="image", info={}, extra=extra)
@@ -81,6 +87,7 @@ def _extract_rows(look: Look, found: Extracted) -> None:
         there = set(table.columns)
         who = table.scan(["episode_index", "frame_index"])
     except DemoreelError as error:
+        refuse_shortage(error)
         found.lost.append(f"{look.table}.lance: {error.what}")
         return
     episode, frame = (as_numpy(who.column(name)) for name in who.column_names)
@@ -94,6 +101,7 @@ def _extract_rows(look: Look, found: Extracted) -> None:
             rows = table.take(places, [columns[key] for key in kept])
             made = _as_features(rows, kept, columns, table.path)
         except DemoreelError as error:
+            refuse_shortage(error)
             found.lost.append(f"{look.table}.lance: {len(places)} rows ({error.what})")
             continue
         path = found.root / name
@@ -144,6 +152,7 @@ def _extract_videos(table: LanceTable, found: Extracted) -> None:
     try:
         rows = table.scan(["video_key", "chunk_index", "file_index"]).to_pylist()
     except DemoreelError as error:
+        refuse_shortage(error)
         found.lost.append(f"{table.name}: {error.what}")
         return
     for row in rows:
@@ -159,6 +168,9 @@ def _extract_videos(table: LanceTable, found: Extracted) -> None:
                 for at in range(0, blob.size, _AT_ONCE):
                     out.write(blob.read(at, min(_AT_ONCE, blob.size - at)))
             found.files[name] = path.stat().st_size
+        except UnsafePathError:
+            raise  # it is there; without it the result would lack what the user may allow
         except DemoreelError as error:
+            refuse_shortage(error)
             path.unlink(missing_ok=True)
             found.lost.append(f"{name}: {error.what}")

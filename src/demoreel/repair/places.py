@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demoreel.check.look_episodes import Usable
+from demoreel.check.look import Usable
 from demoreel.errors import VideoError
 from demoreel.layouts.spans import Spans, resolve_spans
 from demoreel.media.video import open_video
-from demoreel.repair.videos import FoundVideo, Place, Videos
+from demoreel.repair.videos import FoundVideo, Place, RepairVideos
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Placing:
 
     def __init__(
         self,
-        videos: Videos,
+        videos: RepairVideos,
         listed: Usable | None,
         *,
         fps: float,

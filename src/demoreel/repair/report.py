@@ -15,8 +15,8 @@ class Repaired:
     """What became of a dataset.
 
     Attributes:
-        source: The dataset that was mended: its folder, or its URI.
-        target: The mended one; None after a dry run.
+        source: The dataset that was repaired: its folder, or its URI.
+        target: The repaired one; None after a dry run.
         episodes: How many were kept.
         frames: How many rows they have.
         mended: What was wrong and is not any more, a sentence each.
@@ -25,6 +25,7 @@ class Repaired:
         copied: Files that were copied as they were.
         before: What ``check`` said of the source.
         after: What it says of the result; None after a dry run.
+        dropped: What the source holds or states, and the result does not, a sentence each.
     """
 
     source: Path | str
@@ -37,6 +38,7 @@ class Repaired:
     copied: int
     before: Report
     after: Report | None
+    dropped: tuple[str, ...] = ()
 
     @property
     def is_clean(self) -> bool:
@@ -54,6 +56,7 @@ class Repaired:
             "lost": [{"episode": lost.episode, "why": lost.why} for lost in self.lost],
             "unreadable": list(self.unreadable),
             "copied_files": self.copied,
+            "dropped": list(self.dropped),
             "clean": self.is_clean,
             "before": self.before.to_json(),
             "after": None if self.after is None else self.after.to_json(),

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +15,56 @@ from demoreel.check.report import Report
 from demoreel.check.run import check
 from demoreel.check.thresholds import chosen
 from demoreel.edit.cut import cut
-from demoreel.edit.statistics.recompute import recompute
+from demoreel.edit.stated import files_beside
 from demoreel.edit.target_info import LAYOUTS, Layout
 from demoreel.errors import (
     ArgumentError,
     DatasetNotFoundError,
+    DemoreelError,
     DiskFullError,
     PictureError,
     RepairError,
     VideoError,
 )
+from demoreel.layouts.detect import open_reader
+from demoreel.layouts.pending import refuse_waiting
+from demoreel.layouts.persisted_files import persisted_folders
+from demoreel.layouts.v3.metadata import UNUSED_FRAMES
+from demoreel.layouts.v3.reader import V3Reader
+from demoreel.layouts.v3.resume import read_book
+from demoreel.layouts.writing import write_json
+from demoreel.media.video import open_video
 from demoreel.model import Feature, Info
 from demoreel.repair.decide import Decision, Lost, decide
-from demoreel.repair.far import repair_far
 from demoreel.repair.features import settled_features
 from demoreel.repair.lance import extract
-from demoreel.repair.mended import Source, Written, write_mended
-from demoreel.repair.picture_stats import read_picture_stats
 from demoreel.repair.report import Repaired
-from demoreel.repair.tables import Tables, find_tables, rate_of_rows
+from demoreel.repair.tables import find_tables, rate_of_rows
 from demoreel.repair.videos import Place, cameras_on_disk, find_videos
-from demoreel.storage.atomic import refuse_existing, refuse_overlap, staged
-from demoreel.storage.far.uris import is_far
+from demoreel.repair.writing import RepairedFiles, RepairSource, write_repaired
+from demoreel.run.anywhere import made_anywhere
+from demoreel.stats.inherited import readable_extra, readable_frame_stats
+from demoreel.stats.recompute import recompute
+from demoreel.storage.commit.files import put_in_place, refuse_existing, refuse_overlap, sync_tree
+from demoreel.storage.commit.hidden_folder import passing_folder
+from demoreel.storage.commit.replace import place_of_old, replacing_dataset
+from demoreel.storage.external import AllowExternal
+from demoreel.storage.external import allow_external as allow
+from demoreel.storage.links import refuse_links_out
 from demoreel.storage.local import let_go_of
 from demoreel.storage.no_room import says_no_room
-from demoreel.storage.replace import place_of_old, replacing_dataset
+from demoreel.storage.scratch import scratch_folder
+from demoreel.storage.store import is_uri
 
-_HIDDEN = ".demoreel-repair-"
 _SAME_RATE = 0.01
-_OTHERWISE = ("video-codec", "video-pix-fmt", "video-size", "camera-declared-twice")
+_OTHERWISE = (
+    "video-codec",
+    "video-pix-fmt",
+    "video-size",
+    "camera-declared-twice",
+    "audio-missing",
+    "audio-undeclared",
+)
 _NOT_DECODED = ("picture-undecodable", "video-decodes-short", "picture-size")
 _NOT_INHERITED = ("total_videos", "total_chunks", "storage_format")
 
@@ -56,11 +75,13 @@ def repair(
     *,
     deep: bool = False,
     picture_stats: bool = True,
+    drop_audio: bool = False,
     in_place: bool = False,
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    allow_external: AllowExternal | None = None,
 ) -> Repaired:
-    """Mend a dataset into another folder. The source is only read, unless it is to be replaced.
+    """Repair a dataset into another folder. The source is only read, unless it is to be replaced.
 
     Metadata are rebuilt from tables and packets where those tell the truth; finished episodes are
     recovered from tables that never got their footer; files that lie under another name than
@@ -69,71 +90,121 @@ def repair(
     are; where episodes are left out, packets are. A v2.0 dataset becomes v2.1.
 
     Cost: reads all tables twice and copies the videos once. Pictures are decoded if ``deep``, and
-    where nothing says what their statistics are. A source that lies far away is fetched first, a
-    target far away is made here and then sent, ``meta/info.json`` last.
+    where nothing says what their statistics are. A remote source is fetched first, a
+    remote target is made here and then sent, ``meta/info.json`` last.
 
     Args:
         source: The dataset's folder, or its URI.
         target: The folder to make, or a URI; not needed for a dry run.
         deep: Decode every picture first, and leave out episodes that have undecodable ones.
         picture_stats: Decode the pictures of cameras whose statistics are lost, to take them anew.
-        in_place: Instead of ``target``: put the mended dataset in the source's place, which is
+        drop_audio: Leave the audio of videos out; it is copied otherwise.
+        in_place: Instead of ``target``: put the repaired dataset in the source's place, which is
             called ``NAME_old`` then.
         dry_run: Only say what would be done.
-        storage_options: Of what lies far away: as for ``demoreel.open``.
+        storage_options: Of what is remote: as for ``demoreel.open``.
+        allow_external: Folders or URIs outside the dataset that its Lance tables may point into; as
+            for ``demoreel.open``.
 
     Returns:
         What was done, and what ``check`` says of the result.
 
     Raises:
         DatasetNotFoundError: There is no such folder.
-        ArgumentError: There is no target, or it is the source, or lies in it.
+        ArgumentError: There is no target, or it is the source, or lies in it; a link leads out of
+            the source; or audio cannot be copied, and is not to be dropped.
         TargetExistsError: There is something at the target, or at ``NAME_old``.
         DatasetBusyError: In place, and another process records to the dataset.
+        UnfinishedError: Saved episodes of the source wait to be encoded, and ``demoreel.finish``
+            can do that; else they are named in the report.
         RepairError: No episode can be saved.
         DiskFullError: There is no room.
         StoreError: A store does not answer.
     """
-    if is_far(source) or is_far(target):
+    allow(source, allow_external)
+    if is_uri(source) or is_uri(target):
         if in_place:
             raise ArgumentError(
-                "A dataset that lies far away cannot be repaired in place.",
+                "A remote dataset cannot be repaired in place.",
                 hint="give a target, which may be a URI, too",
             )
-        return repair_far(
+
+        def make(folder: Path, place: Path | None) -> Repaired:
+            done = repair(
+                folder,
+                place,
+                deep=deep,
+                picture_stats=picture_stats,
+                drop_audio=drop_audio,
+                dry_run=dry_run,
+            )
+            return _called(done, {str(folder): source, str(place): target})
+
+        return made_anywhere(
             source,
             target,
-            storage_options,
-            partial(repair, deep=deep, picture_stats=picture_stats, dry_run=dry_run),
+            make,
+            work=("repair",),
             dry_run=dry_run,
-        )
+            storage_options=storage_options,
+        )[0]
     root = Path(source)
     if not root.is_dir():
         raise DatasetNotFoundError(
-            "There is no folder to mend.", hint="give a dataset's folder", path=root
+            "There is no folder to repair.", hint="give a dataset's folder", path=root
         )
+    _refuse_waiting(root)
     if in_place and target is not None:
         raise ArgumentError("A repair in place has no target.", hint="leave the target out")
     if in_place and not dry_run:
-        return _in_place(Path(os.path.abspath(root)), deep, picture_stats)
-    return _repair(root, _checked_target(root, target, dry_run), deep, picture_stats)
+        return _in_place(Path(os.path.abspath(root)), deep, picture_stats, drop_audio)
+    place = _checked_target(root, target, dry_run)
+    return _repair(root, place, deep, picture_stats, drop_audio)
 
 
-def _repair(root: Path, place: Path | None, deep: bool, picture_stats: bool) -> Repaired:
+def _called(done: Repaired, places: Mapping[str, object]) -> Repaired:
+    """Return a report that names what the caller named, and not the copies."""
+    names = {copy: str(place) for copy, place in places.items() if is_uri(place)}
+    return replace(
+        done,
+        source=names.get(str(done.source), done.source),
+        target=None if done.target is None else names.get(str(done.target), done.target),
+        before=done.before.called(names),
+        after=None if done.after is None else done.after.called(names),
+    )
+
+
+def _refuse_waiting(root: Path) -> None:
+    """Refuse to leave saved episodes out that could be committed first.
+
+    Where the dataset is too broken for that, they are named among what could not be read.
+    """
+    if not persisted_folders(root):
+        return
+    try:
+        read_book(root)
+    except (DemoreelError, OSError):
+        return
+    refuse_waiting(root, "repaired")
+
+
+def _repair(
+    root: Path, place: Path | None, deep: bool, picture_stats: bool, drop_audio: bool
+) -> Repaired:
+    refuse_links_out(root)
     before = check(root, deep=deep)
-    folder = _roomy_folder(place)
-    with _no_room_is_said(place), tempfile.TemporaryDirectory(prefix=_HIDDEN, dir=folder) as name:
-        work = _Work(root, Path(name), before)
+    with _no_room_is_said(place), _working_folder(place) as folder:
+        work = _Repair(root, folder, before, drop_audio=drop_audio)
         if place is None:
             return work.report(None, work.decision.lost, (), None)
         written, lost = work.write(place, picture_stats=picture_stats)
         return work.report(place, lost, written.mended, written)
 
 
-def _in_place(root: Path, deep: bool, picture_stats: bool) -> Repaired:
+def _in_place(root: Path, deep: bool, picture_stats: bool, drop_audio: bool) -> Repaired:
     old = place_of_old(root)
     with replacing_dataset(root, old) as new:
-        done = _repair(root, new, deep, picture_stats)
+        done = _repair(root, new, deep, picture_stats, drop_audio)
     return replace(done, source=old, target=root)
 
 
@@ -146,7 +217,7 @@ def _no_room_is_said(place: Path | None) -> Iterator[None]:
         if isinstance(error, DiskFullError) or not says_no_room(error):
             raise
         raise DiskFullError(
-            "There is no room for the mended dataset.",
+            "There is no room for the repaired dataset.",
             hint="nothing was kept; make room, or choose a folder on another disk",
             path=place,
         ) from error
@@ -158,29 +229,39 @@ def _checked_target(
     if target is None:
         if dry_run:
             return None
-        raise ArgumentError("Where is the mended dataset to go?", hint="give a target folder")
+        raise ArgumentError("Where is the repaired dataset to go?", hint="give a target folder")
     place = Path(os.path.abspath(target))
     refuse_overlap(root, place)
     refuse_existing(place)
     return place
 
 
-def _roomy_folder(place: Path | None) -> Path | None:
-    """Return the folder for what does not last: on the target's disk, where links may work."""
+@contextmanager
+def _working_folder(place: Path | None) -> Iterator[Path]:
+    """Yield a folder for what does not last: on the target's disk, where links may work.
+
+    A killed repair leaves it; the next write beside it removes it.
+    """
     if place is None:
-        return None
-    return next(parent for parent in place.parents if parent.is_dir())
+        with scratch_folder() as folder:
+            yield folder
+        return
+    parent = next(parent for parent in place.parents if parent.is_dir())
+    with passing_folder(parent / place.name, "repair") as folder:
+        yield folder
 
 
-class _Work:
-    """One dataset on its way from evidence to a mended one."""
+class _Repair:
+    """One dataset on its way from evidence to a repaired one."""
 
-    def __init__(self, root: Path, scratch: Path, before: Report) -> None:
+    def __init__(self, root: Path, scratch: Path, before: Report, *, drop_audio: bool) -> None:
         self._root = root
+        self._drop_audio = drop_audio
+        self._dropped: list[str] = []
         self._scratch = scratch
         self._before = before
         self._look = Look(root, chosen(None))
-        self._mended: list[str] = []
+        self._repaired: list[str] = []
         self._unreadable: list[str] = []
         for name in ("tables", "videos", "lance"):
             (scratch / name).mkdir()
@@ -204,7 +285,7 @@ class _Work:
             declared,
             self._tables.tables,
             self._videos,
-            self._mended,
+            self._repaired,
             doubtful={f.where.camera or "" for f in self._before.findings if f.code in _OTHERWISE},
         )
         self._videos.of = {c: v for c, v in self._videos.of.items() if c in self._features}
@@ -226,7 +307,7 @@ class _Work:
                 hint="write the right fps into meta/info.json, and try again",
                 dataset=self._root,
             )
-        self._mended.append(f"info.json: fps is {rate:g}, by the rows' time")
+        self._repaired.append(f"info.json: fps is {rate:g}, by the rows' time")
         return rate
 
     def _decide(self) -> Decision:
@@ -269,8 +350,8 @@ class _Work:
                 found.setdefault(finding.where.episode, finding.what)
         return found
 
-    def write(self, target: Path, *, picture_stats: bool) -> tuple[Written, list[Lost]]:
-        """Write the mended dataset to its target."""
+    def write(self, target: Path, *, picture_stats: bool) -> tuple[RepairedFiles, list[Lost]]:
+        """Write the repaired dataset to its target."""
         if not self.decision.kept:
             raise RepairError(
                 "No episode can be saved.",
@@ -278,24 +359,34 @@ class _Work:
                 dataset=self._root,
                 first=self.decision.lost[0].why if self.decision.lost else None,
             )
-        folder = self._scratch / "mended"
+        folder = self._scratch / "repaired"
         folder.mkdir()
         layout = self._layout
         as_is = not self.decision.lost and layout == "v3.0" and self._uses_all_frames()
+        as_is = as_is and not self._drop_audio
         new = self._known()
-        written = write_mended(new, self.decision, folder, link=not as_is)
+        written = write_repaired(new, self.decision, folder, link=not as_is)
+        self._dropped += [*written.dropped, *files_beside(self._root)]
         lost = sorted([*self.decision.lost, *written.lost], key=lambda one: one.episode)
         if not written.episodes:
             raise RepairError("No episode can be saved.", dataset=self._root, first=lost[0].why)
+        _state_unused_frames(folder)
         if picture_stats and not new.knows_pictures(() if as_is else written.episodes):
             self._take_picture_stats(folder, written)
+        made = folder
         if as_is and not written.lost:
-            with staged(target) as stage:
-                stage.rmdir()
-                os.rename(folder, stage)
+            sync_tree(made)
         else:
-            cut(folder).render(target, layout=layout, verify="full")
+            # Not to the target itself: a killed repair does not go on, and is to leave one folder.
+            made = self._scratch / "rendered"
+            done = cut(folder).render(
+                made, layout=layout, verify="full", drop_audio=self._drop_audio
+            )
+            self._dropped += done.dropped
             let_go_of(folder)
+            let_go_of(made)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        put_in_place(made, target)
         return written, lost
 
     def _uses_all_frames(self) -> bool:
@@ -311,14 +402,14 @@ class _Work:
             for (camera, place), frames in used.items()
         )
 
-    def _take_picture_stats(self, folder: Path, written: Written) -> None:
+    def _take_picture_stats(self, folder: Path, written: RepairedFiles) -> None:
         try:
             recompute(folder, numbers=False, pictures="missing")
             written.mended.append("stats.json: the statistics of pictures were taken anew")
         except (VideoError, PictureError) as error:
             written.mended.append(f"the statistics of pictures are missing: {error.what}")
 
-    def _known(self) -> Source:
+    def _known(self) -> RepairSource:
         info = self._look.info
         extra = (
             {} if info is None else {k: v for k, v in info.extra.items() if k not in _NOT_INHERITED}
@@ -333,14 +424,16 @@ class _Work:
         )
         tasks = self._look.tasks
         texts = {} if tasks is None else dict(zip(tasks.indices, tasks.texts, strict=True))
-        return Source(
+        return RepairSource(
             root=self._at,
             info=new,
             tables=self._tables.tables,
             videos=self._videos,
             tasks=texts or self._texts_of_episodes(),
-            picture_stats=read_picture_stats(self._root, new.cameras, is_v2=self._is_v2),
+            picture_stats=readable_frame_stats(self._root / "meta", new.cameras, is_v2=self._is_v2),
             stats=self._look.stats,
+            meta=self._root / "meta",
+            others=readable_extra(self._root / "meta", is_v2=self._is_v2),
         )
 
     def _texts_of_episodes(self) -> dict[int, str]:
@@ -365,11 +458,11 @@ class _Work:
         target: Path | None,
         lost: list[Lost],
         mended: list[str] | tuple[str, ...],
-        written: Written | None,
+        written: RepairedFiles | None,
     ) -> Repaired:
         """Say what was done, and look at the result."""
-        found: Tables = self._tables
-        sentences = [*self._mended, *found.mended, *self._videos.mended, *self.decision.mended]
+        found = self._tables
+        sentences = [*self._repaired, *found.mended, *self._videos.mended, *self.decision.mended]
         return Repaired(
             source=self._root,
             target=target,
@@ -377,8 +470,30 @@ class _Work:
             frames=sum(k.length for k in self.decision.kept) if written is None else written.frames,
             mended=(*sentences, *mended),
             lost=tuple(lost),
-            unreadable=(*self._unreadable, *found.lost, *self._videos.lost),
+            unreadable=(
+                *self._unreadable,
+                *found.lost,
+                *self._videos.lost,
+                *(f"a saved episode that waits in {f}" for f in persisted_folders(self._root)),
+            ),
             copied=0 if written is None else written.copied,
+            dropped=tuple(self._dropped),
             before=self._before,
             after=None if target is None else check(target, deep=self._before.deep),
         )
+
+
+def _state_unused_frames(folder: Path) -> None:
+    """Say which frames of videos no episode has that is kept: they are cut away later."""
+    reader = open_reader(folder)
+    assert isinstance(reader, V3Reader)
+    videos: dict[str, tuple[int, str]] = {}
+    for camera in reader.info.video_keys:
+        for position in range(len(reader.episodes)):
+            videos.setdefault(reader.video_file(position, camera), (position, camera))
+    unused = {
+        name: reader.unused_frames(*place, open_video(folder / name))
+        for name, place in videos.items()
+    }
+    if any(unused.values()):
+        write_json(folder / "meta" / UNUSED_FRAMES, unused)

@@ -13,16 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.errors import ArgumentError, DemoreelError
+from demoreel.errors import ArgumentError, DemoreelError, refuse_shortage
 from demoreel.layouts.columns import table_schema
 from demoreel.model import DEFAULT_FEATURES, Feature
+from demoreel.model.limits import limit
 from demoreel.storage.arrow import as_numpy, is_number
+from demoreel.storage.parquet import Parquet, open_parquet
+from demoreel.storage.parquet_pages import batch_rows
 from demoreel.storage.parquet_rescue import rescue_rows
 
 _TABLE = re.compile(r"(?:^|/)(?:chunk-(\d+)/|[^/]+/)?(?:file-|episode_)(\d+)\.parquet$")
 _ON_TIME = 0.25  # of a frame
 _LARGEST_NUMBER = 2.0**53
-_LARGEST = 4 << 30  # bytes of a file that is worked on in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class FoundTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RowRun:
     """Rows that follow one another in a table, and are an episode's or a part of one.
 
     Attributes:
@@ -68,7 +70,7 @@ class Run:
 
 
 @dataclass
-class Tables:
+class FoundTables:
     """What was found.
 
     Attributes:
@@ -81,14 +83,14 @@ class Tables:
     mended: list[str]
     lost: list[str]
 
-    def runs(self, fps: float) -> list[Run]:
+    def runs(self, fps: float) -> list[RowRun]:
         """Return all stretches of rows, in the order of the tables."""
         return [run for at, table in enumerate(self.tables) for run in _runs(at, table, fps)]
 
 
 def find_tables(
     root: Path, files: Mapping[str, int], features: Mapping[str, Feature], scratch: Path
-) -> Tables:
+) -> FoundTables:
     """Read every table of a dataset as far as it goes.
 
     Cost: one read and decode of all tables. What is saved of damaged ones is written to
@@ -100,23 +102,24 @@ def find_tables(
         features: The features as far as they are known.
         scratch: A folder to write to.
     """
-    found = Tables([], [], [])
+    found = FoundTables([], [], [])
     names = [name for name in files if _TABLE.search(name) and "meta" not in Path(name).parts]
     found.lost += [f"{name}: it is no file" for name in names if files[name] < 0]
     names = [name for name in names if files[name] >= 0]
     damaged = []
     for name in sorted(names, key=_place):
-        groups = _readable_groups(root / name)
-        if groups is None:
-            damaged.append(name)
-            continue
         try:
+            groups = _readable_groups(root / name)
+            if groups is None:
+                damaged.append(name)
+                continue
             if all(groups):
                 found.tables.append(_in_order(_table(name, root / name), scratch, found))
                 continue
             found.lost.append(f"{name}: {groups.count(False)} of {len(groups)} row groups")
             _save_groups(root / name, groups, scratch / f"{len(found.tables)}.parquet", name, found)
         except DemoreelError as error:
+            refuse_shortage(error)
             found.lost.append(f"{name}: {error.what}")
     for number, name in enumerate(damaged):
         schemas = _possible_schemas([table.schema for table in found.tables], features)
@@ -134,11 +137,14 @@ def _place(name: str) -> tuple[int, int]:
 def _readable_groups(path: Path) -> list[bool] | None:
     """Return whether each row group of a table can be decoded; None if it does not open."""
     try:
-        with pq.ParquetFile(path) as parquet:
+        with open_parquet(path) as parquet:
             if "episode_index" not in parquet.schema_arrow.names:
                 return None
             return [_is_readable(parquet, n) for n in range(parquet.num_row_groups)]
-    except (pa.ArrowException, OSError, ValueError, MemoryError):
+    except DemoreelError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        refuse_shortage(error)
         return None
 
 
@@ -146,33 +152,35 @@ def _is_integer(schema: pa.Schema, name: str) -> bool:
     return name in schema.names and bool(pa.types.is_integer(schema.field(name).type))
 
 
-def _is_readable(parquet: pq.ParquetFile, group: int) -> bool:
-    if not 0 <= parquet.metadata.row_group(group).total_byte_size <= _LARGEST:
-        return False
+def _is_readable(parquet: Parquet, group: int) -> bool:
+    rows = 0
     try:
-        table = parquet.read_row_group(group)
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, MemoryError):
-        return False
-    return bool(table.num_rows == parquet.metadata.row_group(group).num_rows)
+        for block in parquet.blocks(groups=[group]):
+            block.validate(full=True)
+            rows += block.num_rows
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        refuse_shortage(error)
+        return False  # a limit that is exceeded, too
+    return bool(rows == parquet.metadata.row_group(group).num_rows)
 
 
 def _save_groups(
-    path: Path, groups: Sequence[bool], target: Path, name: str, found: Tables
+    path: Path, groups: Sequence[bool], target: Path, name: str, found: FoundTables
 ) -> None:
     """Write the row groups that can be read to another file."""
     if not any(groups):
         return
-    with pq.ParquetFile(path) as parquet:
+    with open_parquet(path) as parquet:
         good = [number for number, readable in enumerate(groups) if readable]
-        with pq.ParquetWriter(target, parquet.schema_arrow) as writer:
-            for number in good:
-                writer.write_table(parquet.read_row_group(number))
+        schema = parquet.schema_arrow
+        with pq.ParquetWriter(target, schema, write_batch_size=batch_rows(schema)) as writer:
+            for block in parquet.blocks(groups=good):
+                writer.write_table(block)
     found.tables.append(_table(name, target))
     found.mended.append(f"{name}: rows around the damage were kept")
 
 
-def _in_order(table: FoundTable, scratch: Path, found: Tables) -> FoundTable:
+def _in_order(table: FoundTable, scratch: Path, found: FoundTables) -> FoundTable:
     """Return a table with its rows in order, if nothing but their order is wrong."""
     frame = table.numbers.get("frame_index")
     if frame is None or not table.rows:
@@ -186,7 +194,9 @@ def _in_order(table: FoundTable, scratch: Path, found: Tables) -> FoundTable:
     if not np.array_equal(frame[order], np.arange(table.rows) - starts):
         return table
     target = scratch / f"ordered-{len(found.tables)}.parquet"
-    pq.write_table(pq.read_table(table.path).take(pa.array(order)), target)
+    with open_parquet(table.path) as parquet:
+        rows = parquet.read().take(pa.array(order))
+        pq.write_table(rows, target, write_batch_size=batch_rows(rows.schema))
     found.mended.append(f"{table.name}: its rows were put in order")
     return _table(table.name, target)
 
@@ -209,12 +219,13 @@ def _rescue(
     schemas: Iterator[pa.Schema],
     features: Mapping[str, Feature],
     target: Path,
-    found: Tables,
+    found: FoundTables,
 ) -> None:
     """Save the finished rows of a file that has no footer."""
     try:
-        data = path.read_bytes() if path.stat().st_size <= _LARGEST else b""
-    except OSError:
+        data = path.read_bytes() if path.stat().st_size <= limit("TABLE_BYTES") else b""
+    except OSError as error:
+        refuse_shortage(error)
         data = b""
     width = {
         key: math.prod(f.shape) for key, f in features.items() if f.is_numeric and f.item_shape
@@ -222,7 +233,8 @@ def _rescue(
     for schema in schemas:
         table = rescue_rows(data, schema, width=width)
         if table is not None and _makes_sense(table):
-            pq.write_table(table, target, row_group_size=1 << 16)
+            batch = batch_rows(table.schema)
+            pq.write_table(table, target, row_group_size=1 << 16, write_batch_size=batch)
             found.tables.append(_table(name, target))
             found.mended.append(f"{name}: {table.num_rows} rows were read without a footer")
             return
@@ -243,10 +255,10 @@ def _makes_sense(table: pa.Table) -> bool:
 
 def _table(name: str, path: Path) -> FoundTable:
     chunk, number = _place(name)
-    with pq.ParquetFile(path) as parquet:
+    with open_parquet(path) as parquet:
         schema = parquet.schema_arrow
         wanted = [key for key in DEFAULT_FEATURES if key in schema.names]
-        rows = parquet.read(columns=wanted)
+        rows = parquet.read(wanted)
     numbers = {
         key: as_numpy(rows.column(key))
         for key in wanted
@@ -263,7 +275,7 @@ def _are_counts(values: np.ndarray) -> bool:
     return values.dtype.kind in "biu" or bool((np.abs(values) < _LARGEST_NUMBER).all())
 
 
-def _runs(at: int, table: FoundTable, fps: float) -> Iterator[Run]:
+def _runs(at: int, table: FoundTable, fps: float) -> Iterator[RowRun]:
     """Cut a table where another episode begins, or frames do not follow one another."""
     episode = table.numbers["episode_index"]
     if len(episode) == 0:
@@ -273,11 +285,11 @@ def _runs(at: int, table: FoundTable, fps: float) -> Iterator[Run]:
     for first, stop in itertools.pairwise([0, *changes.tolist(), len(episode)]):
         own = slice(first, stop)
         if frame is None or (time is not None and _counts_up(time[own], fps)):
-            yield Run(at, first, stop - first, int(episode[first]), True)
+            yield RowRun(at, first, stop - first, int(episode[first]), True)
             continue
         breaks = np.flatnonzero(np.diff(frame[own]) != 1) + first + 1
         for begin, end in itertools.pairwise([first, *breaks.tolist(), stop]):
-            yield Run(at, begin, end - begin, int(episode[begin]), int(frame[begin]) == 0)
+            yield RowRun(at, begin, end - begin, int(episode[begin]), int(frame[begin]) == 0)
 
 
 def _counts_up(time: np.ndarray, fps: float) -> bool:

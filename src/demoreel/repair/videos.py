@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from demoreel.errors import DemoreelError, VideoError
+from demoreel.errors import DemoreelError, VideoError, refuse_shortage
 from demoreel.media import mp4
+from demoreel.media.audio import AudioSpan, spans_of_frames, tracks_of
 from demoreel.media.mp4 import read_description
 from demoreel.media.mp4_write import PacketRun, write_packets
 from demoreel.media.video import Video, open_video
 from demoreel.storage.local import LocalFile, open_file
+from demoreel.storage.store import ReadsNow
 
 _V3 = re.compile(r"(?:^|/)([^/]+)/chunk-(\d+)/file-(\d+)\.mp4$")
 _V2 = re.compile(r"(?:^|/)chunk-(\d+)/([^/]+)/episode_(\d+)\.mp4$")
@@ -41,7 +43,7 @@ class FoundVideo:
 
 
 @dataclass
-class Videos:
+class RepairVideos:
     """What was found.
 
     Attributes:
@@ -57,13 +59,13 @@ class Videos:
 
 def find_videos(
     root: Path, files: Mapping[str, int], cameras: Iterable[str], fps: float, scratch: Path
-) -> Videos:
+) -> RepairVideos:
     """Open every video of these cameras, wherever in the dataset it lies.
 
     Cost: reads the videos' tables of packets. What is saved of damaged ones goes to ``scratch``.
     """
     wanted = set(cameras)
-    found = Videos({camera: {} for camera in sorted(wanted)}, [], [])
+    found = RepairVideos({camera: {} for camera in sorted(wanted)}, [], [])
     for name in sorted(files):
         known = _camera_and_place(name)
         if known is None or known[0] not in wanted:
@@ -90,27 +92,46 @@ def _camera_and_place(name: str) -> tuple[str, Place] | None:
     return None
 
 
-def _opened(path: Path, name: str, fps: float, target: Path, found: Videos) -> FoundVideo | None:
+def _opened(
+    path: Path, name: str, fps: float, target: Path, found: RepairVideos
+) -> FoundVideo | None:
     try:
         video = open_video(path)
         return FoundVideo(name, path, video.index.frames, video.index.seconds)
     except DemoreelError as error:
+        refuse_shortage(error)
         saved = _saved(path, fps, target)
         if saved is None:
             found.lost.append(f"{name}: {error.what}")
             return None
-        found.mended.append(f"{name}: {saved} frames before its end was cut off were kept")
         video = open_video(target)
+        kept = f"{saved} frames before its end was cut off were kept"
+        if _has_audio(path) and not tracks_of(video).has_audio:
+            kept += ", its audio was not"
+        found.mended.append(f"{name}: {kept}")
         return FoundVideo(name, target, video.index.frames, video.index.seconds)
 
 
-class _Longer:
+def _has_audio(path: Path) -> bool:
+    try:
+        found = mp4.read_tracks(_Longer(open_file(path)), name=str(path))
+    except (VideoError, OSError):
+        return False
+    return found is not None and found.has_audio
+
+
+class _Longer(ReadsNow):
     """A file that is cut off, as it was announced: what is missing is zeros."""
 
     size = 1 << 48
 
     def __init__(self, file: LocalFile) -> None:
         self._file = file
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Changes when the bytes do."""
+        return ("longer", *self._file.identity)
 
     def read(self, offset: int, length: int) -> bytes:
         """Return the bytes there; beyond the file's end there are none."""
@@ -136,10 +157,23 @@ def _saved(path: Path, fps: float, target: Path) -> int | None:
         shown = int((np.sort(frames[frames >= 0]) == np.arange((frames >= 0).sum())).sum())
         if shown != count:
             return None  # pictures are shown in another order; which are whole is not so simple
-        video = Video(str(path), file, index)
-        write_packets(
-            target, [PacketRun(video, np.arange(count))], description=description, fps=fps
-        )
-    except (VideoError, OSError):
+        video = Video(str(path), _Longer(file), index)
+        run = PacketRun(video, np.arange(count))
+        audio = _whole_audio(run, file.size, fps)
+        write_packets(target, [run], description=description, fps=fps, audio=audio)
+    except (VideoError, OSError) as error:
+        refuse_shortage(error)
         return None
     return count
+
+
+def _whole_audio(run: PacketRun, size: int, fps: float) -> list[AudioSpan]:
+    """Return the audio beside some frames, up to its first packet behind the file's end."""
+    audio = tracks_of(run.video).audio
+    if audio is None or not len(audio.size):
+        return []
+    cut = audio.offset + audio.size > size
+    end = float(audio.begin[np.argmax(cut)]) / audio.scale if cut.any() else audio.seconds
+    spans = spans_of_frames(run.video, run.frames(), fps=fps, first=0)
+    kept = (replace(span, end=min(span.end, end)) for span in spans if span.is_even)
+    return [span for span in kept if span.end > span.begin]

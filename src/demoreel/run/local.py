@@ -14,6 +14,8 @@ from typing import Any
 from demoreel.errors import ArgumentError, DemoreelError
 from demoreel.run.task import Task
 
+_MOST_COPIES = 4  # at a time: more only make a disk seek
+
 
 class LocalEngine:
     """Runs tasks on this machine.
@@ -26,16 +28,19 @@ class LocalEngine:
     are left to others, so that what they have done, and Ctrl-C, is heard of at once.
 
     Args:
-        jobs: How many at a time. One is this process itself, with a thread for tasks that copy.
+        jobs: How many at a time. One is this process itself, with threads for tasks that copy.
+        threads: How many a task may use to encode images; of this process, also how many copy, up
+            to four.
 
     Raises:
         ArgumentError: ``jobs`` is not positive.
     """
 
-    def __init__(self, jobs: int = 1) -> None:
+    def __init__(self, jobs: int = 1, *, threads: int | None = None) -> None:
         if jobs < 1:
             raise ArgumentError(f"jobs must be at least 1, not {jobs}.")
         self.jobs = jobs
+        self.threads = threads
         self._pool: ProcessPoolExecutor | None = None
         self._processes = 0
         self._runs: Counter[ProcessPoolExecutor] = Counter()
@@ -49,7 +54,8 @@ class LocalEngine:
             DemoreelError: A process was killed from outside.
         """
         if min(self.jobs, len(tasks)) < 2:
-            yield from _here(tasks)
+            # One more than works: one of them always waits for the disk.
+            yield from _here(tasks, min((self.threads or 0) + 1, _MOST_COPIES))
             return
         helps = not any(task.long for task in tasks)
         processes = self.jobs - helps
@@ -94,12 +100,12 @@ class LocalEngine:
         return self._pool
 
 
-def _here(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
-    """Calculate here, and let a thread copy meanwhile: the kernel does that without Python."""
+def _here(tasks: Sequence[Task], copies_at_once: int) -> Iterator[tuple[Task, dict[str, Any]]]:
+    """Calculate here, and let threads copy meanwhile: the kernel does that without Python."""
     copying = [task for task in tasks if task.copies]
     rest = [task for task in tasks if not task.copies]
-    with ThreadPoolExecutor(1, thread_name_prefix="demoreel-copy") as thread:
-        copies = {thread.submit(task.run): task for task in copying}
+    with ThreadPoolExecutor(copies_at_once, thread_name_prefix="demoreel-copy") as threads:
+        copies = {threads.submit(task.run): task for task in copying}
         try:
             for task in rest:
                 yield task, task.run()

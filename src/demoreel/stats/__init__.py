@@ -1,1 +1,1 @@
-"""Statistics that are gathered piece by piece and merge exactly."""
+"""Exact statistics: of columns of numbers, of levels of frames, of episodes and datasets."""

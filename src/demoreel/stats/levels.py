@@ -1,25 +1,42 @@
-"""Statistics of pictures from counts of their levels."""
+"""Statistics of frames from counts of their levels: counted by decoding, or read from files.
+
+All frames are counted, no sample of them. Counts that files hold are used only where they agree
+with what the episodes' metadata state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from demoreel.errors import ArgumentError, PictureError
+from demoreel.layouts.base import Reader
+from demoreel.layouts.histograms import Histogram, read_histograms
+from demoreel.media.decode import Decoder
 from demoreel.media.depth import depth_table
+from demoreel.media.pictures import decode_depth_picture, decode_picture
 from demoreel.model import Feature
-from demoreel.stats.running import Pictures, finish_alike, stats_of_levels
+from demoreel.model.feature import MASK
+from demoreel.read.in_order import FrameRuns, ImageRun, VideoRun, one_by_one
+from demoreel.read.pool import default_threads
+from demoreel.stats.running import LevelCounts, finish_alike, stats_of_levels
+
+_LARGEST = 65535
+_NEEDED = ("min", "max", "mean", "std", "count")
 
 
 def cameras_stats(
-    counts: Mapping[str, Sequence[Pictures]], features: Mapping[str, Feature]
+    counts: Mapping[str, Sequence[LevelCounts]], features: Mapping[str, Feature]
 ) -> dict[str, list[dict[str, np.ndarray]]]:
     """Return what ``camera_stats`` says of each of several counts of several cameras.
 
     Cost: little more than one of them, where the cameras are alike.
 
     Raises:
-        ArgumentError: There were no pictures.
+        ArgumentError: There were no frames.
     """
     alike: dict[tuple[int, ...], list[str]] = {}
     found = {}
@@ -34,11 +51,11 @@ def cameras_stats(
     return found
 
 
-def camera_stats(counted: Pictures, feature: Feature) -> dict[str, np.ndarray]:
+def camera_stats(counted: LevelCounts, feature: Feature) -> dict[str, np.ndarray]:
     """Return a camera's statistics; those of a depth video in the unit that it was recorded in.
 
     Raises:
-        ArgumentError: There were no pictures.
+        ArgumentError: There were no frames.
     """
     if not (feature.is_depth and feature.is_video):
         return counted.finish()
@@ -48,3 +65,197 @@ def camera_stats(counted: Pictures, feature: Feature) -> dict[str, np.ndarray]:
     found = stats_of_levels(counted.histogram()[:1, : len(depths)], depths.astype(np.float64))
     shaped = {name: value.reshape(1, 1, 1) for name, value in found.items()}
     return {**shaped, "count": np.array([counted.count])}
+
+
+@dataclass
+class CameraLevels:
+    """Counts of one camera's levels, over some episodes of a dataset, by position.
+
+    Attributes:
+        known: Which episodes they are of.
+        filled: Which episodes are black because there was no such camera: they are not in
+            ``total``.
+        total: All of them together.
+        values: The statistics of each of those episodes: a row an episode, others empty.
+    """
+
+    known: np.ndarray
+    filled: np.ndarray
+    total: LevelCounts = field(default_factory=LevelCounts)
+    values: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def add(self, position: int, counted: LevelCounts, stats: Mapping[str, np.ndarray]) -> bool:
+        """Take an episode's counts; False where they are not of the kind of those before."""
+        flat = {kind: value.reshape(-1) for kind, value in stats.items()}
+        if any(rows.shape[1] != flat[kind].size for kind, rows in self.values.items()):
+            return False
+        for kind, value in flat.items():
+            if kind not in self.values:
+                self.values[kind] = np.full((len(self.known), value.size), np.nan)
+            self.values[kind][position] = value
+        if not self.filled[position]:
+            self.total.merge(counted)
+        self.known[position] = True
+        return True
+
+
+def filled_episodes(reader: Reader, camera: str) -> np.ndarray:
+    """Return for each episode whether its frames of a camera are filled.
+
+    None is where all are: then black frames are all there is.
+
+    Cost: where it has a mask for the camera, reads that column.
+    """
+    mask, episodes = MASK.format(camera), reader.episodes
+    feature = reader.info.features.get(mask)
+    if feature is None or feature.dtype != "bool" or feature.item_shape or not len(episodes):
+        return np.zeros(len(episodes), bool)
+    column = np.asarray(reader.rows(np.arange(episodes.total_frames), [mask])[mask], bool)
+    filled = np.minimum.reduceat(column, episodes.start[:-1])
+    return np.asarray(filled & (not filled.all()))
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """An episode's histogram that agrees with the episode's metadata.
+
+    Attributes:
+        position: Where the episode stands in its dataset.
+        histogram: The histogram.
+        stats: The statistics that follow from it.
+    """
+
+    position: int
+    histogram: Histogram
+    stats: Mapping[str, np.ndarray]
+
+
+def validated_histograms(
+    reader: Reader, stated: Mapping[str, Mapping[str, np.ndarray]]
+) -> Iterator[Validated]:
+    """Yield the histograms that agree with the episodes' metadata.
+
+    Another program may have renumbered, replaced or cut episodes, and left the histograms where
+    they were. So the statistics that follow from one must be the episode's own, and as many
+    frames must have been counted as it has; others are passed over.
+
+    Cost: reads the histograms once, and takes 0.2 ms for each.
+
+    Args:
+        reader: The dataset.
+        stated: For each camera and kind of statistic, an array: a row an episode, by position.
+    """
+    place = {int(number): at for at, number in enumerate(reader.episodes.episode_index.tolist())}
+    seen: set[tuple[int, str]] = set()
+    for histogram in read_histograms(reader.meta):
+        position = place.get(histogram.episode)
+        if position is None or (position, histogram.camera) in seen:
+            continue
+        stats = _stats_if_possible(reader, position, histogram)
+        said = {k: v[position] for k, v in stated.get(histogram.camera, {}).items()}
+        if stats is not None and _agree(stats, said):
+            seen.add((position, histogram.camera))
+            yield Validated(position, histogram, stats)
+
+
+def _stats_if_possible(
+    reader: Reader, position: int, histogram: Histogram
+) -> dict[str, np.ndarray] | None:
+    feature = reader.info.features.get(histogram.camera)
+    if feature is None or not feature.is_camera:
+        return None
+    if histogram.frames != int(reader.episodes.length[position]):
+        return None
+    if (histogram.counts < 0).any() or not histogram.counts.any(axis=1).all():
+        return None
+    return camera_stats(LevelCounts.counted(histogram.counts, histogram.frames), feature)
+
+
+def _agree(stats: Mapping[str, np.ndarray], said: Mapping[str, np.ndarray]) -> bool:
+    return said.keys() >= set(_NEEDED) and all(
+        # Not all writers keep every digit.
+        said[kind].size == value.size
+        and np.allclose(said[kind], value.reshape(-1), rtol=1e-6, atol=1e-9)
+        for kind, value in stats.items()
+        if kind in said
+    )
+
+
+def count_levels(
+    reader: Reader,
+    parts: Iterable[tuple[str, int]],
+    *,
+    threads: int | None = None,
+    report: Callable[[int], None] | None = None,
+) -> Iterator[tuple[str, int, LevelCounts]]:
+    """Decode and count all frames of some episodes, each as one camera saw it.
+
+    Cost: see ``FrameRuns``. Memory for a few frames and for the counts of an episode.
+
+    Args:
+        reader: The dataset.
+        parts: Cameras, and where an episode stands in the dataset; drawn as the work goes on.
+        threads: How many decode; None is every core.
+        report: Called with the number of frames that were counted since the last call.
+
+    Returns:
+        The same parts, with their counts.
+
+    Raises:
+        VideoError: A video is missing, or a frame does not decode.
+        PictureError: An image in a table does not decode, or is no image of whole numbers.
+    """
+    if threads is not None and threads < 1:
+        raise ArgumentError(f"threads must be at least 1, not {threads}.")
+    runs = FrameRuns(reader)
+    jobs = (
+        partial(_counted, camera, position, run)
+        for camera, position in parts
+        for run in runs.of(reader.info.features[camera], position, position + 1)
+    )
+    whole = LevelCounts()
+    for camera, position, counted in one_by_one(jobs, threads=threads or default_threads()):
+        whole.merge(counted)
+        if report is not None:
+            report(counted.count)
+        if whole.count == int(reader.episodes.length[position]):
+            yield camera, position, whole
+            whole = LevelCounts()
+
+
+def _counted(
+    camera: str, position: int, run: VideoRun | ImageRun, decoder: Decoder
+) -> list[tuple[str, int, LevelCounts]]:
+    counted = LevelCounts()
+
+    def image(data: bytes) -> None:
+        if run.camera.is_depth:
+            counted.add(_whole_depth(data))
+        else:
+            counted.add(decode_picture(data, on_desk=True))
+
+    for _ in run.decode(decoder, image, counted.add):
+        pass
+    return [(camera, position, counted)]
+
+
+def _whole_depth(data: bytes) -> np.ndarray:
+    depth = decode_depth_picture(data)
+    whole = depth.astype(np.int64)
+    if not np.array_equal(whole, depth) or whole.min() < 0 or whole.max() > _LARGEST:
+        raise PictureError(
+            "A depth picture holds fractions, which cannot be counted by level.",
+            hint="leave pictures out: --no-pictures",
+        )
+    return whole.astype(np.uint16)
+
+
+def has_fractions(reader: Reader, camera: str) -> bool:
+    """Whether a camera's images are depths in fractions, which have no levels to count.
+
+    Cost: one image of a depth camera that lies in tables; nothing for others.
+    """
+    if not (reader.info.features[camera].is_depth and reader.in_tables(camera)):
+        return False
+    depth = decode_depth_picture(reader.encoded(np.arange(1), camera)[0])
+    return not np.array_equal(depth, np.round(depth))

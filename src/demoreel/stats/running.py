@@ -1,7 +1,7 @@
 """Statistics that are gathered piece by piece and merge exactly.
 
 Whatever the order and the pieces, the merged result is that of all the values at once: numbers are
-kept (columns are small), pictures are counted by level. Averages of averages and quantiles of
+kept (columns are small), frames are counted by level. Averages of averages and quantiles of
 quantiles appear only in ``combine``, for statistics whose values are gone.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from demoreel.errors import ArgumentError
 from demoreel.model import Feature, Stats
+from demoreel.model.stats import combined
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
@@ -77,10 +78,10 @@ class Numbers:
         return found | _quantiles(values) if quantiles else found
 
 
-class Pictures:
-    """Statistics of a camera's pictures, by channel, from exact counts of every level.
+class LevelCounts:
+    """Statistics of a camera's frames, by channel, from exact counts of every level.
 
-    Adding a 480x640 picture costs 0.6 ms. Results have the shape (channels, 1, 1); pictures of
+    Adding a 480x640 frame costs 0.6 ms. Results have the shape (channels, 1, 1); frames of
     bytes are scaled to 0..1 and depth stays in its unit, as LeRobot keeps them.
     """
 
@@ -89,41 +90,41 @@ class Pictures:
         self._scale = 1.0
         self._histogram: np.ndarray | None = None
 
-    def add(self, picture: np.ndarray) -> None:
-        """Take one picture: height x width x channels of uint8, or height x width of uint16 depth.
+    def add(self, frame: np.ndarray) -> None:
+        """Take one frame: height x width x channels of uint8, or height x width of uint16 depth.
 
         Raises:
-            ArgumentError: The picture is of another type, or has other channels than those before.
+            ArgumentError: The frame is of another type, or has other channels than those before.
         """
-        if picture.dtype not in (np.uint8, np.uint16):
-            raise ArgumentError(f"Pictures are uint8 or uint16, not {picture.dtype}.")
-        levels = _BYTE_LEVELS if picture.dtype == np.uint8 else _DEPTH_LEVELS
-        self._take(_counted(picture, levels), 1, _scale(levels))
+        if frame.dtype not in (np.uint8, np.uint16):
+            raise ArgumentError(f"Frames are uint8 or uint16, not {frame.dtype}.")
+        levels = _BYTE_LEVELS if frame.dtype == np.uint8 else _DEPTH_LEVELS
+        self._take(_counted(frame, levels), 1, _scale(levels))
 
     @classmethod
-    def counted(cls, histogram: np.ndarray, count: int) -> Pictures:
-        """Return the statistics of ``count`` pictures whose ``histogram()`` this is."""
-        pictures = cls()
+    def counted(cls, histogram: np.ndarray, count: int) -> LevelCounts:
+        """Return the statistics of ``count`` frames whose ``histogram()`` this is."""
+        frames = cls()
         if count:
-            pictures._take(np.asarray(histogram, np.int64), count, _scale(histogram.shape[1]))
-        return pictures
+            frames._take(np.asarray(histogram, np.int64), count, _scale(histogram.shape[1]))
+        return frames
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Channels and levels; nothing before the first picture."""
+        """Channels and levels; nothing before the first frame."""
         return () if self._histogram is None else self._histogram.shape
 
     def histogram(self) -> np.ndarray:
         """Return how many pixels have each level: channels x levels, a copy.
 
         Raises:
-            ArgumentError: There were no pictures.
+            ArgumentError: There were no frames.
         """
         if self._histogram is None:
-            raise ArgumentError("There are no statistics of no pictures.")
+            raise ArgumentError("There are no statistics of no frames.")
         return self._histogram.copy()
 
-    def merge(self, other: Pictures) -> None:
+    def merge(self, other: LevelCounts) -> None:
         """Take all that ``other`` has taken."""
         if other._histogram is not None:
             self._take(other._histogram, other.count, other._scale)
@@ -132,7 +133,7 @@ class Pictures:
         """Return the statistics, in float64.
 
         Raises:
-            ArgumentError: There were no pictures.
+            ArgumentError: There were no frames.
         """
         return finish_alike([self])[0]
 
@@ -141,24 +142,24 @@ class Pictures:
             self._histogram, self._scale = np.zeros_like(histogram), scale
         if self._histogram.shape != histogram.shape:
             raise ArgumentError(
-                f"Pictures of {len(histogram)} channels and {histogram.shape[1]} levels do not add "
+                f"Frames of {len(histogram)} channels and {histogram.shape[1]} levels do not add "
                 f"to those of {len(self._histogram)} and {self._histogram.shape[1]}."
             )
         self._histogram += histogram
         self.count += count
 
 
-def finish_alike(every: Sequence[Pictures]) -> list[dict[str, np.ndarray]]:
+def finish_alike(every: Sequence[LevelCounts]) -> list[dict[str, np.ndarray]]:
     """Return what ``finish`` says of each, at little more than the cost of one of them.
 
     Raises:
-        ArgumentError: There were no pictures, or pictures of several kinds.
+        ArgumentError: There were no frames, or frames of several kinds.
     """
     histograms = [part._histogram for part in every if part._histogram is not None]
     if not histograms or len(histograms) < len(every):
-        raise ArgumentError("There are no statistics of no pictures.")
+        raise ArgumentError("There are no statistics of no frames.")
     if len({histogram.shape for histogram in histograms}) > 1:
-        raise ArgumentError("These pictures differ in channels or levels.")
+        raise ArgumentError("These frames differ in channels or levels.")
     channels, levels = histograms[0].shape
     by_channel = stats_of_levels(np.concatenate(histograms), np.arange(levels) / every[0]._scale)
     shaped = {name: v.reshape(-1, channels, 1, 1) for name, v in by_channel.items()}
@@ -169,7 +170,7 @@ def finish_alike(every: Sequence[Pictures]) -> list[dict[str, np.ndarray]]:
     ]
 
 
-Running = dict[str, Numbers | Pictures]
+Running = dict[str, Numbers | LevelCounts]
 """Feature key -> its statistics so far."""
 
 
@@ -177,14 +178,14 @@ def episode_stats(
     features: Mapping[str, Feature],
     columns: Mapping[str, Any],
     *,
-    pictures: Mapping[str, Pictures] | None = None,
+    pictures: Mapping[str, LevelCounts] | None = None,
 ) -> Running:
     """Return the running statistics of one episode.
 
     Args:
         features: The dataset's features.
         columns: One row a frame. Text and language have no statistics and are passed over.
-        pictures: Statistics of the cameras, gathered while the pictures went by.
+        pictures: Statistics of the cameras, gathered while the frames went by.
     """
     running: Running = dict(pictures or {})
     for key, values in columns.items():
@@ -197,14 +198,14 @@ def episode_stats(
 def merge(parts: Iterable[Running]) -> Running:
     """Return the statistics of all parts together; the parts stay as they are."""
     numbers: dict[str, Numbers] = {}
-    pictures: dict[str, Pictures] = {}
+    frames: dict[str, LevelCounts] = {}
     for part in parts:
         for key, running in part.items():
             if isinstance(running, Numbers):
                 numbers.setdefault(key, Numbers()).merge(running)
             else:
-                pictures.setdefault(key, Pictures()).merge(running)
-    return {**numbers, **pictures}
+                frames.setdefault(key, LevelCounts()).merge(running)
+    return {**numbers, **frames}
 
 
 def finish(running: Running) -> Stats:
@@ -256,33 +257,21 @@ def combine(parts: Sequence[Stats]) -> Stats:
 
 def _combined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     names = [name for name in parts[0] if all(name in part for part in parts)]
-    stacked = {name: np.array([part[name] for part in parts], np.float64) for name in names}
-    weight = np.array([float(np.asarray(part["count"]).sum()) for part in parts])
-    weight = (weight / weight.sum()).reshape(-1, *[1] * (stacked["mean"].ndim - 1))
-    mean = (stacked["mean"] * weight).sum(axis=0)
-    found = {name: (stacked[name] * weight).sum(axis=0) for name in names}  # the quantiles' rule
-    found["min"], found["max"] = stacked["min"].min(axis=0), stacked["max"].max(axis=0)
-    found["mean"] = mean
-    # Spread within the parts, plus the spread of their means.
-    found["std"] = np.sqrt(
-        ((stacked["std"] ** 2 + (stacked["mean"] - mean) ** 2) * weight).sum(axis=0)
-    )
-    found["count"] = np.sum([np.asarray(part["count"]) for part in parts], axis=0)
-    return found
+    return combined({name: np.array([part[name] for part in parts], np.float64) for name in names})
 
 
 def _scale(levels: int) -> float:
     return 255.0 if levels == _BYTE_LEVELS else 1.0
 
 
-def _counted(picture: np.ndarray, levels: int) -> np.ndarray:
+def _counted(frame: np.ndarray, levels: int) -> np.ndarray:
     """Return how many pixels of each channel have each level."""
-    if picture.ndim == 3 and picture.shape[2] == 3 and levels == _BYTE_LEVELS and picture.size:
+    if frame.ndim == 3 and frame.shape[2] == 3 and levels == _BYTE_LEVELS and frame.size:
         # Pillow counts without widening every byte to eight: half the time of bincount.
         from PIL import Image
 
-        return np.array(Image.fromarray(picture).histogram(), np.int64).reshape(3, levels)
-    planes = picture[..., None] if picture.ndim == 2 else picture
+        return np.array(Image.fromarray(frame).histogram(), np.int64).reshape(3, levels)
+    planes = frame[..., None] if frame.ndim == 2 else frame
     return np.array(
         [np.bincount(plane.reshape(-1), minlength=levels) for plane in np.moveaxis(planes, -1, 0)]
     )

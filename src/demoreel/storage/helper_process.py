@@ -1,7 +1,7 @@
 """A program of our own that answers calls over its pipes, one after the other.
 
 For what this process must not do itself: use Lance after a fork, or keep the interpreter busy. A
-message is its length and then a pickle. The helper ends when nobody can ask it any more.
+message is its length and then a pickle. The helper ends when its pipe closes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import IO, Any
+
+from demoreel.storage.secrets import hand_over
 
 _LENGTH = struct.Struct("<Q")
 
@@ -40,7 +42,7 @@ class HelperProcess:
             start_new_session=detached,
         )
         self.is_waited_for = False
-        """Whether an answer has not come, or nobody has heard it: the next one would be mixed up
+        """Whether an answer has not come, or was not taken: the next one would be mixed up
         with it."""
 
     @property
@@ -80,8 +82,8 @@ class _Raised:
 
 
 def answer_calls(answer: Answer) -> None:
-    """Answer calls until nobody can make any more; the helper's main loop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who use the helper
+    """Answer calls until the pipe closes; the helper's main loop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that uses the helper
     calls, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # what others print must not get between the answers
     while True:
@@ -94,7 +96,8 @@ def answer_calls(answer: Answer) -> None:
 
 
 def _send(pipe: IO[bytes], message: object) -> None:
-    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    with hand_over():  # a helper works for this process alone, and has no other way to know
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     pipe.write(_LENGTH.pack(len(data)))
     pipe.write(data)
     pipe.flush()

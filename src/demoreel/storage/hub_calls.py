@@ -1,20 +1,25 @@
-"""What the Hub is asked: its references, its files and their bytes. All errors are ours.
+"""Requests to the Hub, all through ``huggingface_hub``, with demoreel's errors.
 
-The endpoint (``HF_ENDPOINT``), the login (``HF_TOKEN``) and ``HF_HUB_OFFLINE`` are looked up when
-something is asked, and not when a module is loaded. Answers that say "later" are waited for; the
-client of huggingface_hub does that for some requests only.
+The endpoint (``HF_ENDPOINT``), the login (``HF_TOKEN``) and ``HF_HUB_OFFLINE`` are looked up at
+each request, and not when a module is loaded. The client retries some requests only, so ``Hub.ask``
+retries all. Names, sizes and commits that a server states are checked before they are used.
+
+Errors never carry the address of a request: a signed one is as good as a password.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from demoreel.errors import (
     AccessError,
@@ -25,7 +30,12 @@ from demoreel.errors import (
     StoreError,
     UnsafePathError,
 )
-from demoreel.storage.names import leads_elsewhere
+from demoreel.storage.names import (
+    EndlessListing,
+    Listing,
+    both_file_and_folder,
+    leads_elsewhere,
+)
 from demoreel.storage.no_room import says_no_room
 from demoreel.storage.quiet_logs import hide_signatures
 
@@ -34,13 +44,19 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-_LATER = (408, 429, 500, 502, 503, 504)
+LATER = (408, 429, 500, 502, 503, 504)
+"""Statuses of answers that say "later"."""
+
+LOG_IN_TO_WRITE = "log in with `hf auth login`, or put a token that may write into HF_TOKEN"
+
 _ATTEMPTS = 5
 _ATTEMPTS_TO_CONNECT = 2
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 60.0
-_AT_ONCE = 1 << 20  # bytes that are hashed at a time
+_LONGEST_PAUSE_OF_WRITES_S = 300.0  # the Hub counts requests over five minutes
 _TRUE = ("1", "on", "yes", "true")
+_QUERY = re.compile(r"\?[^\s'\"<>]+")
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 class HubUnreachableError(StoreError):
@@ -97,47 +113,41 @@ class Hub:
     token: str | bool | None = field(default=None, repr=False)
 
     def refs(self, repo_id: str) -> Refs:
-        """Return the tags and branches of a dataset's repository. One request.
-
-        Raises:
-            DatasetNotFoundError: There is none, or none that this user may see.
-            AccessError: The Hub wants another token.
-            HubUnreachableError: It does not answer, or is too busy.
-            StoreError: It answers something else.
-        """
+        """Return the tags and branches of a dataset's repository. One request."""
         answer = self.ask(
             lambda api: api.list_repo_refs(repo_id, repo_type="dataset"), repo_id, None
         )
         return Refs(
-            {ref.name: ref.target_commit for ref in answer.tags},
-            {ref.name: ref.target_commit for ref in answer.branches},
+            {ref.name: _commit(ref.target_commit, repo_id) for ref in answer.tags},
+            {ref.name: _commit(ref.target_commit, repo_id) for ref in answer.branches},
         )
 
     def commit_of(self, repo_id: str, revision: str) -> str:
-        """Return the commit that a revision of any kind names. One request; raises as ``refs``."""
+        """Return the commit that a revision of any kind names. One request."""
         answer = self.ask(
             lambda api: api.repo_info(repo_id, repo_type="dataset", revision=revision),
             repo_id,
             revision,
         )
-        return str(answer.sha)
+        return _commit(answer.sha, repo_id)
 
     def files(self, repo_id: str, commit: str) -> dict[str, HubFile]:
-        """Return the files of a commit by path. One request for some thousand files.
-
-        Raises:
-            UnsafePathError: A name would lead outside the folder that the files are put into.
-            DemoreelError: As ``refs``.
-        """
+        """Return the files of a commit by path. One request for some thousand files."""
         from huggingface_hub.hf_api import RepoFile
 
-        entries = self.ask(
-            lambda api: list(
-                api.list_repo_tree(repo_id, repo_type="dataset", revision=commit, recursive=True)
-            ),
-            repo_id,
-            commit,
-        )
+        def listed(api: Any) -> list[Any]:
+            listing, entries = Listing(), []
+            for entry in api.list_repo_tree(
+                repo_id, repo_type="dataset", revision=commit, recursive=True
+            ):
+                listing.add(entry.path)
+                entries.append(entry)
+            return entries
+
+        try:
+            entries = self.ask(listed, repo_id, commit)
+        except EndlessListing as error:
+            raise error.told(repo_id=repo_id) from None
         found = {}
         for entry in entries:
             if isinstance(entry, RepoFile):
@@ -145,20 +155,20 @@ class Hub:
                 large = entry.lfs
                 found[entry.path] = HubFile(
                     entry.path,
-                    entry.size if large is None else large.size,
+                    stated_size(entry.size if large is None else large.size),
                     sha256=None if large is None else large.sha256,
                     git_sha1=entry.blob_id if large is None else None,
                 )
+        twice = both_file_and_folder(found)
+        if twice is not None:
+            raise UnsafePathError(
+                f"{twice!r} is both a file and a folder, which a disk cannot hold.",
+                repo_id=repo_id,
+            )
         return found
 
     def download(
-        self,
-        repo_id: str,
-        commit: str,
-        path: str,
-        *,
-        cache: Path,
-        folder: Path | None = None,
+        self, repo_id: str, commit: str, path: str, *, cache: Path, folder: Path | None = None
     ) -> Path:
         """Fetch one file and return where it is; if it is there already, nothing is asked.
 
@@ -168,28 +178,20 @@ class Hub:
             path: The file.
             cache: The cache that it is put into, or copied from if it has it.
             folder: The folder that it is put into instead.
-
-        Raises:
-            DemoreelError: As ``refs``.
-            DiskFullError: There is no room.
         """
-        from huggingface_hub import hf_hub_download
-
         refuse_unsafe(path, repo_id)
         place = self.ask(
-            lambda _: hf_hub_download(
+            lambda api: api.hf_hub_download(
                 repo_id,
                 path,
                 repo_type="dataset",
                 revision=commit,
                 cache_dir=cache,
                 local_dir=folder,
-                token=self.token,
-                endpoint=hub_endpoint(),
             ),
             repo_id,
             commit,
-            path,
+            file=path,
         )
         return Path(place)
 
@@ -198,18 +200,20 @@ class Hub:
         request: Callable[[HfApi], Answer],
         repo_id: str,
         revision: str | None,
+        *,
         file: str | None = None,
+        write: bool = False,
+        attempts: int = _ATTEMPTS,
     ) -> Answer:
-        """Return the answer to a request, asked again while the Hub says "later".
+        """Return the answer to a request, repeated while the Hub says "later".
 
         Args:
-            request: Asks.
-            repo_id: What it is about, for errors; and so on.
+            request: Makes the request.
+            repo_id: The repository, for errors; and so on.
             revision: Of the repository.
             file: In it.
-
-        Raises:
-            DemoreelError: As ``refs``.
+            write: Whether the request changes the repository: for what errors advise.
+            attempts: How often it is made at most.
         """
         if is_offline():
             raise HubUnreachableError(
@@ -218,19 +222,19 @@ class Hub:
         from huggingface_hub import HfApi
 
         hide_signatures()
-        api = HfApi(endpoint=hub_endpoint(), token=self.token)
+        api = HfApi(endpoint=hub_endpoint(), token=self.token, library_name="demoreel")
         attempt = 0
         while True:
             attempt += 1
             try:
                 return request(api)
+            except (DemoreelError, EndlessListing):
+                raise
             except Exception as error:
-                if isinstance(error, DemoreelError):
-                    raise
-                pause = _pause_before_another(error, attempt)
+                pause = pause_after(error, attempt, write=write) if attempt < attempts else None
                 if pause is None:
+                    ours = hub_error(error, repo_id, revision, write=write)
                     # Not "from error": its text may hold an address that is signed.
-                    ours = _our_error(error, repo_id, revision)
                     raise type(ours)(ours.what, hint=ours.hint, **ours.where, file=file) from None
             time.sleep(pause)
 
@@ -248,11 +252,7 @@ def is_offline() -> bool:
 
 
 def refuse_unsafe(path: str, repo_id: str) -> None:
-    """Refuse a file's name that would lead out of the folder that it is put into.
-
-    Raises:
-        UnsafePathError: It is absolute, climbs, or is not a plain name on some system.
-    """
+    """Refuse a file's name that would lead out of the folder that it is put into."""
     if leads_elsewhere(path):
         raise UnsafePathError(
             "The repository holds a file whose name would lead outside the dataset's folder.",
@@ -262,97 +262,160 @@ def refuse_unsafe(path: str, repo_id: str) -> None:
         )
 
 
-def content_digest(place: Path, *, sha256: bool) -> str:
-    """Return a file's sha256, or the sha1 that git would give it."""
-    with open(place, "rb") as file:
-        if sha256:
-            sum_of = hashlib.sha256()
-        else:
-            size = os.fstat(file.fileno()).st_size
-            sum_of = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-        while block := file.read(_AT_ONCE):
-            sum_of.update(block)
-    return sum_of.hexdigest()
+def stated_size(size: object) -> int:
+    """Return the size that a server states."""
+    if not isinstance(size, int) or not 0 <= size < 1 << 63:
+        raise StoreError(
+            f"The Hub lists a file with the size {str(size)[:40]}.", hint="check HF_ENDPOINT"
+        )
+    return size
 
 
-def _status(error: BaseException) -> int | None:
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", None)
+def _commit(name: object, repo_id: str) -> str:
+    """Return the name of a commit that a server states: folders are called by it."""
+    if not isinstance(name, str) or _COMMIT.fullmatch(name) is None:
+        raise StoreError(
+            f"The Hub states a commit that is none: {str(name)[:60]!r}.",
+            hint="check HF_ENDPOINT",
+            repo_id=repo_id,
+        )
+    return name
+
+
+def content_digest(content: Path | bytes, *, sha256: bool) -> str:
+    """Return the sha256 of a file or of bytes, or the sha1 that git would give them."""
+    with io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+
+        def begun() -> Any:
+            if sha256:
+                return hashlib.sha256()
+            return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+
+        return hashlib.file_digest(file, begun).hexdigest()
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Keep huggingface_hub from drawing progress bars, unless the user insists on them."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    if constants.HF_HUB_DISABLE_PROGRESS_BARS is False or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+def answered_status(error: BaseException) -> int | None:
+    """Return the status that the Hub answered with; None if it did not answer."""
+    status = getattr(getattr(_root(error), "response", None), "status_code", None)
     return status if isinstance(status, int) else None
 
 
-def _is_of_the_line(error: BaseException) -> bool:
+def pause_after(error: Exception, attempt: int, *, write: bool) -> float | None:
+    """Return how long to wait before a request is repeated; None if that is of no use."""
+    root = _root(error)
+    if answered_status(error) not in LATER and not _is_of_connection(root):
+        return None
+    refused = type(root).__name__ in ("ConnectError", "ConnectionRefusedError")
+    if refused and attempt >= _ATTEMPTS_TO_CONNECT:
+        return None
+    asked = str(getattr(getattr(root, "response", None), "headers", {}).get("Retry-After", ""))
+    pause = max(float(asked), 0.01) if asked.isdigit() else _FIRST_PAUSE_S * 2.0 ** (attempt - 1)
+    return min(pause, _LONGEST_PAUSE_OF_WRITES_S if write else _LONGEST_PAUSE_S)
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return the error that huggingface_hub made others from: an answer, or of the connection."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    for link in chain:
+        if getattr(link, "response", None) is not None:
+            return link
+    return next((link for link in chain if _is_of_connection(link)), error)
+
+
+def _is_of_connection(error: BaseException) -> bool:
     """Whether a connection could not be made, or broke; clients of several makes raise these."""
     maker = type(error).__module__.split(".")[0]
-    return _status(error) is None and (
+    return getattr(error, "response", None) is None and (
         maker in ("httpx", "httpx2", "httpcore", "requests", "urllib3")
         or isinstance(error, (ConnectionError, TimeoutError))
     )
 
 
-def _pause_before_another(error: Exception, attempt: int) -> float | None:
-    """Return how long to wait before asking again; None if that is no use."""
-    if _status(error) not in _LATER and not _is_of_the_line(error):
-        return None
-    nobody_there = type(error).__name__ in ("ConnectError", "ConnectionRefusedError")
-    if attempt >= (_ATTEMPTS_TO_CONNECT if nobody_there else _ATTEMPTS):
-        return None
-    pause = _FIRST_PAUSE_S * 2.0 ** (attempt - 1)
-    headers = getattr(getattr(error, "response", None), "headers", {})
-    asked = str(headers.get("Retry-After", ""))
-    if asked.isdigit():
-        pause = max(float(asked), 0.01)
-    return min(pause, _LONGEST_PAUSE_S)
-
-
-def _our_error(error: Exception, repo_id: str, revision: str | None) -> DemoreelError:
+def hub_error(
+    error: Exception, repo_id: str, revision: str | None, *, write: bool = False
+) -> DemoreelError:
+    """Return a failure of huggingface_hub as demoreel's, without addresses; see ``Hub.ask``."""
     from huggingface_hub import errors as theirs
 
-    if isinstance(error, theirs.LocalEntryNotFoundError) and error.__cause__ is not None:
-        return _our_error(_as_exception(error.__cause__), repo_id, revision)
-    if isinstance(error, theirs.HFValidationError):
+    root, status = _root(error), answered_status(error)
+    where = {"repo_id": repo_id, "revision": revision}
+    if write and status in (401, 403, 404):
+        return AccessError(
+            f"The Hub does not accept this token for writing to {repo_id!r} (status {status}).",
+            hint=LOG_IN_TO_WRITE,
+            said=_said(root),
+        )
+    if isinstance(root, theirs.HFValidationError):
         return ArgumentError(f"{repo_id!r} is not a repo_id such as 'me/my_task'.")
-    if isinstance(error, theirs.GatedRepoError):
+    if isinstance(root, theirs.GatedRepoError):
+        page = f"{hub_endpoint() or 'https://huggingface.co'}/datasets/{repo_id}"
         return AccessError(
             f"The dataset {repo_id!r} is open only to those who accept its terms.",
-            hint=f"accept them at {_page(repo_id)}, then log in: hf auth login, or set HF_TOKEN",
+            hint=f"accept them at {page}, then log in: hf auth login, or set HF_TOKEN",
         )
     gone = (theirs.RepositoryNotFoundError, getattr(theirs, "BucketNotFoundError", ()))
-    if isinstance(error, gone):  # buckets are of huggingface_hub 2
-        return _not_found(repo_id)
-    if isinstance(error, theirs.RevisionNotFoundError):
+    if isinstance(root, gone):  # buckets are of huggingface_hub 2
+        from huggingface_hub import get_token
+
+        token = "log in: hf auth login, or set HF_TOKEN"
+        if get_token() is not None:
+            token = "use a token that may read it: hf auth login"
+        return DatasetNotFoundError(
+            f"There is no dataset {repo_id!r} on the Hub, or it is private and this login may not "
+            "read it.",
+            hint=f"check the name; if it is private, {token}",
+        )
+    if isinstance(root, theirs.RevisionNotFoundError):
         return DatasetNotFoundError(
             f"The dataset {repo_id!r} has no revision {revision!r} on the Hub.",
             hint="give a tag, a branch or a commit that it has",
         )
-    if isinstance(error, theirs.EntryNotFoundError):
+    if isinstance(root, theirs.EntryNotFoundError):
         return StoreError(
             "A file is listed in the repository, but the Hub does not have it.",
             hint="the dataset's owner must upload it again",
-            repo_id=repo_id,
-            revision=revision,
+            **where,
         )
-    if isinstance(error, theirs.LocalTokenNotFoundError):
+    if isinstance(root, theirs.LocalTokenNotFoundError):
         return AccessError(
             "There is no login on this machine.", hint="log in: hf auth login, or set HF_TOKEN"
         )
-    return _our_other_error(error, repo_id, revision)
-
-
-def _our_other_error(error: Exception, repo_id: str, revision: str | None) -> DemoreelError:
-    status = _status(error)
     if status in (401, 403):
         return AccessError(
             f"The Hub does not accept this token for {repo_id!r} (status {status}).",
             hint="log in anew: hf auth login; or set HF_TOKEN to a token that may read it",
         )
-    if status in _LATER:
+    kept = "what has been sent is not sent twice" if write else "what has been fetched is kept"
+    if status in LATER:
         busy = "asks to wait" if status == 429 else "has trouble"
         return HubUnreachableError(
-            f"The Hub {busy} (status {status}), and did so {_ATTEMPTS} times.",
-            hint="try again later; what has been fetched is kept",
-            repo_id=repo_id,
-            revision=revision,
+            f"The Hub {busy} (status {status}), and goes on doing so.",
+            hint=f"try again later; {kept}",
+            **where,
         )
     if isinstance(error, OSError) and says_no_room(error):
         return DiskFullError(
@@ -360,38 +423,24 @@ def _our_other_error(error: Exception, repo_id: str, revision: str | None) -> De
             hint="free some, and the same call goes on from here",
             repo_id=repo_id,
         )
-    if status is None and _is_of_the_line(error):
+    if _is_of_connection(root):
         return HubUnreachableError(
-            f"The Hub cannot be reached ({type(error).__name__}).",
-            hint="check the network and HF_ENDPOINT; what has been fetched is kept",
+            f"The Hub cannot be reached ({type(root).__name__}).",
+            hint=f"check the network and HF_ENDPOINT; {kept}",
             repo_id=repo_id,
         )
+    answered = "" if status is None else f", status {status}"
     return StoreError(
-        f"The Hub did not answer as it should ({type(error).__name__}"
-        f"{'' if status is None else f', status {status}'}).",
-        hint="try again; what has been fetched is kept",
-        repo_id=repo_id,
-        revision=revision,
+        f"The Hub did not answer as it should ({type(root).__name__}{answered}).",
+        hint=f"try again; {kept}",
+        said=_said(root) if write else None,
+        **where,
     )
 
 
-def _as_exception(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
-
-
-def _not_found(repo_id: str) -> DatasetNotFoundError:
-    from huggingface_hub import get_token
-
-    if get_token() is None:
-        hint = "check the name; if it is private, log in: hf auth login, or set HF_TOKEN"
-    else:
-        hint = "check the name; if it is private, use a token that may read it: hf auth login"
-    return DatasetNotFoundError(
-        f"There is no dataset {repo_id!r} on the Hub, or it is private and this login may not "
-        "read it.",
-        hint=hint,
-    )
-
-
-def _page(repo_id: str) -> str:
-    return f"{hub_endpoint() or 'https://huggingface.co'}/datasets/{repo_id}"
+def _said(error: BaseException) -> str | None:
+    """Return what the Hub said of a failure, without what a signed address ends with."""
+    said = getattr(error, "server_message", None) or ""
+    if not said and getattr(error, "response", None) is None:
+        said = next(iter(str(error).splitlines()), "")
+    return _QUERY.sub("?...", str(said)).strip() or None

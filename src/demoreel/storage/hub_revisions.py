@@ -76,14 +76,9 @@ def resolve_revision(hub: Hub, repo_id: str, revision: str | None) -> Revision:
     """Return the revision to read. One request; none for a commit, two for a rare kind of name.
 
     Args:
-        hub: Whom to ask.
+        hub: The Hub.
         repo_id: The repository.
         revision: A tag, a branch or a commit; None is the newest version that demoreel reads.
-
-    Raises:
-        DatasetNotFoundError: There is no such repository or revision; what there is, is listed.
-        UnsupportedVersionError: No version fits, and there is no ``main``.
-        DemoreelError: As ``Hub.refs``.
     """
     if revision is not None and is_commit(revision):
         return Revision(revision, revision)
@@ -114,12 +109,7 @@ def no_version_fits(
 
 
 def accept_unmarked(info: Path, repo_id: str, found: Revision) -> None:
-    """Accept a revision whose name says nothing if its ``info.json`` does, with a warning.
-
-    Raises:
-        UnsupportedVersionError: It says a version that demoreel does not read.
-        MetadataError: It is no JSON.
-    """
+    """Accept a revision whose name says nothing if its ``info.json`` does, with a warning."""
     said = read_json(info)
     version = str(said.get("codebase_version")) if isinstance(said, dict) else "no dataset"
     if version not in READABLE_VERSIONS:

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import threading
+import uuid
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from demoreel.errors import DatasetNotFoundError, TargetExistsError
+from demoreel.storage.names import EndlessListing, Listing
+from demoreel.storage.store import FileInfo, ReadsNow, Store
 
 _MOST_OPEN_FILES = 64
 
@@ -40,7 +47,25 @@ def _refuse_special(status: os.stat_result, path: str | os.PathLike[str]) -> Non
         raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))
 
 
-class LocalFile:
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """Open a file for reading and return its handle; pipes and devices are refused, not waited for.
+
+    Raises:
+        FileNotFoundError: There is nothing.
+        OSError: It is something else than a file, or not readable.
+    """
+    # Without waiting: a pipe in a file's place would keep us for ever.
+    flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+    handle = os.open(path, os.O_RDONLY | flags)
+    try:
+        _refuse_special(os.fstat(handle), path)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+class LocalFile(ReadsNow):
     """One open file, read by position.
 
     The handle closes when the last reader lets go of the object, so the pool may forget a file
@@ -51,11 +76,8 @@ class LocalFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        # Without waiting: a pipe in a file's place would keep us for ever.
-        flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
-        self._handle = os.open(path, os.O_RDONLY | flags)
+        self._handle = open_regular(path)
         status = os.fstat(self._handle)
-        _refuse_special(status, path)
         self.size = status.st_size
         self.identity = _identity(status)
 
@@ -81,6 +103,30 @@ class LocalFile:
             os.close(handle)
 
 
+class LocalSlice(ReadsNow):
+    """A part of a local file, read by position.
+
+    Args:
+        file: The file.
+        begin: Where the part begins.
+        size: How long it is.
+    """
+
+    __slots__ = ("begin", "identity", "size", "whole")
+
+    def __init__(self, file: LocalFile, begin: int, size: int) -> None:
+        self.whole = file
+        self.begin = begin
+        self.size = size
+        self.identity = (*file.identity, begin, size)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes there; fewer than ``length`` only where the part or the file ends."""
+        if offset < 0:
+            return b""
+        return self.whole.read(self.begin + offset, min(length, self.size - offset))
+
+
 def read_into(handle: int, offset: int, memory: memoryview) -> int:
     """Fill memory with the bytes at a place of an open file, and return how many there were."""
     done = 0
@@ -104,6 +150,7 @@ class _FilePool:
         self._most = most
         self._files: OrderedDict[str, LocalFile] = OrderedDict()
         self._lock = threading.Lock()
+        self.openings = 0
 
     def get(self, path: str) -> LocalFile:
         now = _identity(os.stat(path))  # the file may have been replaced since it was opened
@@ -114,6 +161,7 @@ class _FilePool:
                 return file
         file = LocalFile(path)
         with self._lock:
+            self.openings += 1
             self._files[path] = file
             self._files.move_to_end(path)
             while len(self._files) > self._most:
@@ -147,6 +195,107 @@ def open_file(path: str | Path) -> LocalFile:
     return _pool.get(os.fspath(path))
 
 
+def openings() -> int:
+    """Return a number that grows whenever this process opens a dataset's file.
+
+    While it stays, all that is read comes from files that were open before, and so from the state
+    of the dataset that was looked at then.
+    """
+    return _pool.openings
+
+
+def count_opening() -> None:
+    """Count a file that was opened by other means than ``open_file``."""
+    with _pool._lock:
+        _pool.openings += 1
+
+
 def let_go_of(folder: str | Path) -> None:
     """Close the files of a folder that will be another one's: who deletes them wants the room."""
     _pool.let_go(os.fspath(folder))
+
+
+class LocalStore(Store):
+    """A folder of this machine.
+
+    Args:
+        folder: The folder; ``put`` makes it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(os.fspath(folder).removeprefix("file://"))
+
+    @property
+    def uri(self) -> str:
+        """Its path."""
+        return str(self._folder)
+
+    def folders(self) -> Sequence[str]:
+        """Return the names of the folders directly in it."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(entry.name for entry in os.scandir(self._folder) if entry.is_dir())
+
+    def list(
+        self, under: str = "", *, most_pages: int | None = None
+    ) -> tuple[Sequence[FileInfo], bool]:
+        """Return the files in a folder and below it; always all of them."""
+        names, found = Listing(), []
+        for parent, _, files in os.walk(self._folder / under):
+            for file in files:
+                path = Path(parent, file)
+                try:
+                    names.add(str(path))
+                    found.append(self._described(path))
+                except EndlessListing as error:
+                    raise error.told(path=self._folder) from None
+                except FileNotFoundError:  # removed meanwhile
+                    continue
+        return sorted(found), True
+
+    def stat(self, name: str) -> FileInfo:
+        """Return a file's size and state."""
+        path = self._path(name)
+        try:
+            refuse_special(path)
+            return self._described(path)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise DatasetNotFoundError("There is no such file.", file=path) from None
+
+    def file(self, name: str, known: FileInfo | None = None) -> LocalFile:
+        """Return a file to read from."""
+        return open_file(self._path(name))
+
+    def put(self, name: str, path: str | os.PathLike[str], *, new: bool = False) -> None:
+        """Copy a file into the folder as one step."""
+        final = self._path(name)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        fresh = final.with_name(f".{uuid.uuid4().hex}.new")
+        try:
+            shutil.copyfile(path, fresh)
+            handle = os.open(fresh, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            if new:
+                os.link(fresh, final)  # unlike a rename, this fails where something is
+            else:
+                os.replace(fresh, final)
+        except FileExistsError as error:
+            raise TargetExistsError("There is such a file.", file=final) from error
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove files; those that are not there do no harm."""
+        for name in names:
+            self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / self._checked(name)
+
+    def _described(self, path: Path) -> FileInfo:
+        status = path.stat()
+        state = "-".join(str(part) for part in _identity(status))
+        return FileInfo(path.relative_to(self._folder).as_posix(), status.st_size, state)

@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from demoreel.errors import refuse_shortage
+from demoreel.storage.parquet import open_parquet
 from demoreel.storage.thrift import (
     BINARY,
     I32,
@@ -35,7 +37,7 @@ _CODECS = (1, 6, 0, 7, 2, 4)  # as probable: snappy, zstd, none, lz4, gzip, brot
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
+class _RescuedPage:
     kind: int
     at: int
     stop: int
@@ -59,7 +61,7 @@ class _Leaf:
     width: int | None
 
 
-_Chunk = list[_Page]
+_Chunk = list[_RescuedPage]
 _Group = tuple[int, list[_Chunk]]
 
 
@@ -97,7 +99,7 @@ def rescue_rows(data: bytes, schema: pa.Schema, *, width: Mapping[str, int]) -> 
 
 def _next_group(
     data: bytes,
-    pages: Sequence[_Page],
+    pages: Sequence[_RescuedPage],
     footer: Struct,
     leaves: Sequence[_Leaf],
     codecs: Sequence[int],
@@ -142,9 +144,9 @@ def _leaves(footer: Struct, width: Mapping[str, int]) -> list[_Leaf]:
     return [leaf for _ in range(elements[0][5][1]) for leaf in below((), False)]
 
 
-def _pages(data: bytes) -> list[_Page]:
+def _pages(data: bytes) -> list[_RescuedPage]:
     """Return the pages that lie in the file whole, from its start on."""
-    pages: list[_Page] = []
+    pages: list[_RescuedPage] = []
     view = memoryview(data)
     at = len(_MAGIC)
     while True:
@@ -166,11 +168,11 @@ def _pages(data: bytes) -> list[_Page]:
         stop = reading.at + packed
         if stop > len(data):
             return pages
-        pages.append(_Page(kind, at, stop, values, reading.at - at + plain, encoding))
+        pages.append(_RescuedPage(kind, at, stop, values, reading.at - at + plain, encoding))
         at = stop
 
 
-def _possible_groups(pages: Sequence[_Page], leaves: Sequence[_Leaf]) -> Iterator[_Group]:
+def _possible_groups(pages: Sequence[_RescuedPage], leaves: Sequence[_Leaf]) -> Iterator[_Group]:
     """Yield every number of rows for which all columns come out even, with their pages.
 
     How many rows a group has follows from its first column: some of the pages, up to the next
@@ -192,7 +194,9 @@ def _possible_groups(pages: Sequence[_Page], leaves: Sequence[_Leaf]) -> Iterato
                 yield values // each, chunks
 
 
-def _dealt(pages: Sequence[_Page], leaves: Sequence[_Leaf], rows: int) -> list[_Chunk] | None:
+def _dealt(
+    pages: Sequence[_RescuedPage], leaves: Sequence[_Leaf], rows: int
+) -> list[_Chunk] | None:
     """Deal pages out to the columns of so many rows; None if they do not come out even."""
     chunks, place = [], 0
     for leaf in leaves:
@@ -204,7 +208,7 @@ def _dealt(pages: Sequence[_Page], leaves: Sequence[_Leaf], rows: int) -> list[_
     return chunks
 
 
-def _chunk(pages: Sequence[_Page], place: int, wanted: int | None) -> _Chunk | None:
+def _chunk(pages: Sequence[_RescuedPage], place: int, wanted: int | None) -> _Chunk | None:
     """Return the pages from here on that hold so many values; up to a dictionary if None."""
     chunk: _Chunk = []
     values = 0
@@ -231,9 +235,10 @@ def _decoded(
     whole = to_bytes({**footer, 3: (I64, rows), 4: (LIST, (STRUCT, [about]))})
     file = b"".join((_MAGIC, data[begin:end], whole, len(whole).to_bytes(4, "little"), _MAGIC))
     try:
-        table = pq.read_table(pa.BufferReader(file))
+        table = open_parquet(file).read()
         table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError):
+    except (pa.ArrowException, OSError, ValueError) as error:
+        refuse_shortage(error)
         return None
     return table if table.num_rows == rows else None
 

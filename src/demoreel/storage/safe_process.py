@@ -72,7 +72,7 @@ class SafeProcess:
                 ) from error
 
     def serve(self) -> None:
-        """Answer calls until nobody can make any more; the helper's main function."""
+        """Answer calls until the pipe closes; the helper's main function."""
         answer_calls(self._answer)
 
     def _answer(self, call: str, arguments: tuple[Any, ...]) -> Any:

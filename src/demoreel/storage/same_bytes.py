@@ -7,8 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from demoreel.storage.lance_files import LocalSlice
-from demoreel.storage.local import LocalFile, read_into
+from demoreel.storage.local import LocalFile, LocalSlice, read_into
 
 _AT_ONCE = 1 << 20  # larger ones leave the processor's cache
 

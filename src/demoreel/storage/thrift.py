@@ -146,7 +146,7 @@ def _put(out: bytearray, kind: int, value: Any) -> None:
     elif kind == DOUBLE:
         out += value
     elif kind == BINARY:
-        _put_unsigned(out, len(value))
+        put_unsigned(out, len(value))
         out += value
     elif kind in (LIST, SET):
         _put_list(out, *value)
@@ -161,16 +161,17 @@ def _put_list(out: bytearray, kind: int, items: list[Any]) -> None:
         out.append(len(items) << 4 | kind)
     else:
         out.append(0xF0 | kind)
-        _put_unsigned(out, len(items))
+        put_unsigned(out, len(items))
     for item in items:
         _put(out, BYTE if kind in (TRUE, FALSE) else kind, item)
 
 
 def _put_signed(out: bytearray, number: int) -> None:
-    _put_unsigned(out, (number << 1) ^ (number >> 63))
+    put_unsigned(out, (number << 1) ^ (number >> 63))
 
 
-def _put_unsigned(out: bytearray, number: int) -> None:
+def put_unsigned(out: bytearray, number: int) -> None:
+    """Append a number, seven bits a byte."""
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
         number >>= 7

@@ -1,6 +1,7 @@
 """For tests of demoreel and of what is built on it: datasets made to order, pictures that tell.
 
-``LayoutTests`` is the conformance suite that every layout passes; it needs pytest.
+``LayoutTests`` is the conformance suite that every layout passes, ``StoreTests`` the one of stores;
+both need pytest.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,10 @@ from demoreel.testing.factory import make_dataset
 from demoreel.testing.stamp import Stamp, read_stamp, stamp
 
 if TYPE_CHECKING:
+    from demoreel.testing.store_suite import StoreTests
     from demoreel.testing.suite import LayoutTests
 
-__all__ = ["LayoutTests", "Stamp", "make_dataset", "read_stamp", "stamp"]
+__all__ = ["LayoutTests", "Stamp", "StoreTests", "make_dataset", "read_stamp", "stamp"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from demoreel.testing.suite import LayoutTests
 
         return LayoutTests
+    if name == "StoreTests":
+        from demoreel.testing.store_suite import StoreTests
+
+        return StoreTests
     raise AttributeError(f"module 'demoreel.testing' has no attribute {name!r}")

@@ -26,14 +26,14 @@ import numpy as np
 
 import demoreel
 from demoreel.cli import main as demoreel_command
-from demoreel.cli.output import count, printable
-from demoreel.errors import DemoreelError, TargetExistsError
-from demoreel.layouts.v3.writer import create
+from demoreel.cli.output import count
+from demoreel.errors import DemoreelError, TargetExistsError, printable
+from demoreel.layouts.writing import EpisodeDraft, create_writer
 from demoreel.media.encode import VideoEncoder
 from demoreel.media.settings import VideoSettings
 from demoreel.model import Feature, Info
 from demoreel.read.speed import measure_speed
-from demoreel.stats.running import Pictures, Running, episode_stats, finish, merge
+from demoreel.stats.running import LevelCounts, Running, episode_stats, finish, merge
 from demoreel.testing.toy_arm import FRONT_SIZE, JOINTS, PICK, PUSH, WRIST_SIZE, ToyArm
 
 FOLDER = Path("demo") / "toy_arm"
@@ -101,7 +101,7 @@ class _Recording:
     length: int
     columns: dict[str, np.ndarray]
     videos: dict[str, Path]
-    pictures: dict[str, Pictures]
+    pictures: dict[str, LevelCounts]
 
 
 def _write(folder: Path) -> None:
@@ -110,16 +110,15 @@ def _write(folder: Path) -> None:
     _say(f"a toy arm does {count(len(EPISODES), 'episode')}, filmed by cameras of {cameras}")
     started = time.perf_counter()
     gathered: list[Running] = []
-    with tempfile.TemporaryDirectory() as scratch, create(folder, _info()) as writer:
+    with tempfile.TemporaryDirectory() as scratch, create_writer(folder, _info()) as writer:
         with ThreadPoolExecutor() as pool:  # encoders release the GIL
             recordings = list(pool.map(partial(_record, Path(scratch)), range(len(EPISODES))))
         for recording in recordings:
             tasks = [recording.task] * recording.length
             every = {**recording.columns, **writer.default_columns(tasks)}
             running = episode_stats(writer.info.features, every, pictures=recording.pictures)
-            writer.add_episode(
-                recording.columns, tasks=tasks, videos=recording.videos, stats=finish(running)
-            )
+            stats = finish(running)
+            writer.append(EpisodeDraft(recording.columns, tasks, recording.videos, stats=stats))
             gathered.append(running)
         writer.commit(stats=finish(merge(gathered)))
     took = time.perf_counter() - started
@@ -141,7 +140,7 @@ def _info() -> Info:
 def _record(scratch: Path, episode: int) -> _Recording:
     task, length = EPISODES[episode]
     videos = {key: scratch / f"{episode}-{key}.mp4" for key in SIZES}
-    pictures = {key: Pictures() for key in SIZES}
+    pictures = {key: LevelCounts() for key in SIZES}
     rows: dict[str, list[np.ndarray]] = {"action": [], "observation.state": []}
     with ExitStack() as open_videos:
         encoders = {

@@ -18,18 +18,17 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from PIL import Image
 
 from demoreel.errors import ArgumentError
-from demoreel.layouts.v2 import writer as v2
-from demoreel.layouts.v3 import writer as v3
+from demoreel.layouts.writing import EpisodeDraft, create_writer
 from demoreel.media.depth import encode_depth
 from demoreel.media.encode import LOSSLESS_DEPTH, Codec, VideoEncoder, VideoSettings
-from demoreel.model import DepthCode, Feature, Info
-from demoreel.stats.running import Pictures, Running, episode_stats, finish, merge
+from demoreel.model import DepthCode, Feature, Info, Stats
+from demoreel.stats.running import LevelCounts, Running, episode_stats, finish, merge
 from demoreel.testing.stamp import stamp
 
 Layout = Literal["v2.0", "v2.1", "v3.0"]
@@ -38,7 +37,6 @@ Sizes = Mapping[str, tuple[int, int]]
 STATE_SIZE = 6
 _DEFAULT_SIZE = (64, 64)
 _PICTURE_NAMES = ["height", "width", "channels"]
-_CREATE: Mapping[str, Any] = {"v2.0": v2.create, "v2.1": v2.create, "v3.0": v3.create}
 
 
 def make_dataset(
@@ -102,8 +100,9 @@ def make_dataset(
         TargetExistsError: There is something at ``path``.
         VideoError: The codec cannot store such pictures.
     """
-    if layout not in _CREATE:
-        raise ArgumentError(f"layout must be one of {', '.join(_CREATE)}, not {layout!r}.")
+    if layout not in get_args(Layout):
+        known = ", ".join(get_args(Layout))
+        raise ArgumentError(f"layout must be one of {known}, not {layout!r}.")
     lengths = [length] * episodes if isinstance(episodes, int) else list(episodes)
     colour = VideoSettings(
         codec=codec, pix_fmt=pix_fmt, gop=gop, crf=crf, b_frames=b_frames, open_gop=open_gop,
@@ -128,17 +127,17 @@ def make_dataset(
         video_files_size_in_mb=video_files_size_in_mb,
     )  # fmt: skip
     gathered: list[Running] = []
-    with tempfile.TemporaryDirectory() as scratch, _CREATE[layout](path, info) as writer:
+    with tempfile.TemporaryDirectory() as scratch, create_writer(path, info) as writer:
         for episode, frames in enumerate(lengths):
             texts = _tasks_of(episode, frames, tasks, task_changes)
             videos, images, pictures = recipe.record(episode, frames, Path(scratch))
             columns = _columns(info, episode, frames, sum(lengths[:episode]), seed)
-            stats = None
+            stats: Stats = {}
             if with_stats:
                 every = {**columns, **writer.default_columns(texts)}
                 gathered.append(episode_stats(info.features, every, pictures=pictures))
                 stats = finish(gathered[-1])
-            writer.add_episode(columns, tasks=texts, videos=videos, images=images, stats=stats)
+            writer.append(EpisodeDraft(columns, texts, videos, images, stats))
         writer.commit(stats=finish(merge(gathered)) if with_stats else None)
     return Path(path)
 
@@ -169,11 +168,11 @@ class _Recipe:
 
     def record(
         self, episode: int, frames: int, scratch: Path
-    ) -> tuple[dict[str, Path], dict[str, list[bytes]], dict[str, Pictures]]:
+    ) -> tuple[dict[str, Path], dict[str, list[bytes]], dict[str, LevelCounts]]:
         """Film one episode: its videos, its encoded pictures, and the statistics of both."""
         videos: dict[str, Path] = {}
         images: dict[str, list[bytes]] = {}
-        gathered = {key: Pictures() for key in (*self.videos, *self.images, *self.depths)}
+        gathered = {key: LevelCounts() for key in (*self.videos, *self.images, *self.depths)}
         for key, size in self.videos.items():
             shown = (_picture(size, episode, frame) for frame in range(frames))
             videos[key] = self._encode(shown, size, self.colour, scratch, gathered[key])
@@ -191,7 +190,7 @@ class _Recipe:
         size: tuple[int, int],
         settings: VideoSettings,
         scratch: Path,
-        seen: Pictures,
+        seen: LevelCounts,
     ) -> Path:
         handle, name = tempfile.mkstemp(suffix=".mp4", dir=scratch)
         os.close(handle)
@@ -224,7 +223,7 @@ def _depth(size: tuple[int, int], episode: int, frame: int) -> np.ndarray:
     return depth
 
 
-def _png(picture: np.ndarray, seen: Pictures) -> bytes:
+def _png(picture: np.ndarray, seen: LevelCounts) -> bytes:
     seen.add(picture)
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, "PNG", compress_level=1)

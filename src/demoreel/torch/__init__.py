@@ -16,21 +16,20 @@ from demoreel.torch.dataset import LeRobotDataset
 from demoreel.torch.dataset_tools import (
     add_features,
     aggregate_datasets,
+    convert_image_to_video_dataset,
     delete_episodes,
     merge_datasets,
     modify_features,
     modify_tasks,
-    remove_feature,
-    split_dataset,
-)
-from demoreel.torch.encoding_tools import (
-    convert_image_to_video_dataset,
     recompute_stats,
     reencode_dataset,
+    remove_feature,
+    split_dataset,
 )
 from demoreel.torch.lance import LeRobotLanceDataset, LeRobotLanceVideoDataset
 from demoreel.torch.metadata import LeRobotDatasetMetadata
 from demoreel.torch.recording import VideoEncodingManager
+from demoreel.torch.sampler import PrefetchBatchSampler
 from demoreel.torch.streaming import StreamingLeRobotDataset
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "LeRobotDatasetMetadata",
     "LeRobotLanceDataset",
     "LeRobotLanceVideoDataset",
+    "PrefetchBatchSampler",
     "StreamingLeRobotDataset",
     "VideoEncodingManager",
     "add_features",

@@ -14,14 +14,13 @@ import torch
 from demoreel.errors import ArgumentError
 from demoreel.layouts.detect import open_reader
 from demoreel.read.dataset import Dataset
-from demoreel.storage.far.uris import is_far, open_far
-from demoreel.torch.collate import Sample, cut_samples
-from demoreel.torch.home import found_dataset
-from demoreel.torch.kinship import LeRobotKin
-from demoreel.torch.lookahead import upcoming_batches
-from demoreel.torch.memory import Allocator, TensorBatch, ring_of_this_worker
+from demoreel.storage.external import AllowExternal
+from demoreel.storage.remote.folder import open_remote
+from demoreel.storage.store import is_uri
+from demoreel.torch.collate import Allocator, Sample, TensorBatch, cut_samples, ring_of_this_worker
+from demoreel.torch.lerobot_class import LooksLikeLeRobot
 from demoreel.torch.metadata import LeRobotDatasetMetadata
-from demoreel.torch.place import Place, far_uri
+from demoreel.torch.place import DatasetPlace, found_dataset, remote_uri
 from demoreel.torch.publishing import PublishedDataset
 from demoreel.torch.recording import RecordingDataset
 from demoreel.torch.ring import Ring
@@ -31,7 +30,7 @@ Transform = Callable[[torch.Tensor], torch.Tensor]
 
 
 class LeRobotDataset(
-    RecordingDataset, PublishedDataset, LeRobotKin, torch.utils.data.Dataset[dict[str, Any]]
+    RecordingDataset, PublishedDataset, LooksLikeLeRobot, torch.utils.data.Dataset[dict[str, Any]]
 ):
     """A dataset of any layout, on this machine or from the Hub, with lerobot 0.6.1's items.
 
@@ -67,7 +66,8 @@ class LeRobotDataset(
         stream: Read the dataset where it lies on the Hub: nothing but its metadata is downloaded.
             ``repo_id`` or ``root`` may also be a URI (``s3://bucket/path``, ``gs://``, ``az://``,
             ``hf://...``), which is always read so.
-        storage_options: Of a dataset that lies far away; see ``demoreel.open``.
+        storage_options: Of a remote dataset; see ``demoreel.open``.
+        allow_external: What the Lance tables may name outside the dataset; see ``demoreel.open``.
         cache_dir: Likewise.
         cache_size: Likewise.
 
@@ -102,6 +102,7 @@ class LeRobotDataset(
         token: str | bool | None = None,
         stream: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        allow_external: AllowExternal | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_size: int | str | None = None,
     ) -> None:
@@ -118,29 +119,32 @@ class LeRobotDataset(
             cameras=cameras,
             image_size=image_size,
             decode_threads=decode_threads,
+            allow_external=allow_external,
         )
-        uri = far_uri(repo_id, root, revision, stream=stream)
+        uri = remote_uri(repo_id, root, revision, stream=stream)
         if uri is not None:
             options = dict(storage_options or {}) | ({"hf_token": token} if token else {})
-            far = open_far(uri, storage_options=options, cache_dir=cache_dir, cache_size=cache_size)
-            open_in(Place.at(None if is_far(repo_id) else repo_id, far))
+            remote = open_remote(
+                uri, storage_options=options, cache_dir=cache_dir, cache_size=cache_size
+            )
+            open_in(DatasetPlace.at(None if is_uri(repo_id) else repo_id, remote))
             return
         if storage_options or cache_dir is not None or cache_size is not None:
             raise ArgumentError(
-                "storage_options=, cache_dir= and cache_size= are for datasets that lie far away.",
+                "storage_options=, cache_dir= and cache_size= are for remote datasets.",
                 hint="give a URI such as s3://bucket/path, or stream=True",
             )
         given = None if root is None else Path(root)
         with found_dataset(repo_id, given, revision, sync=force_cache_sync, token=token) as found:
             # Every argument is checked against the metadata before the large files are fetched.
-            open_in(Place(repo_id, found.folder, tables=None))
+            open_in(DatasetPlace(repo_id, found.folder, tables=None))
             folder = found.fetch(self.reader, videos=download_videos)
         if folder != self.root:
-            open_in(Place(repo_id, folder, tables=None))
+            open_in(DatasetPlace(repo_id, folder, tables=None))
 
     def _open(
         self,
-        place: Place,
+        place: DatasetPlace,
         *,
         episodes: Sequence[int] | None,
         image_transforms: Transform | None,
@@ -153,6 +157,7 @@ class LeRobotDataset(
         cameras: Sequence[str] | None,
         image_size: tuple[int, int] | None,
         decode_threads: int | None,
+        allow_external: AllowExternal | None = None,
         version: int | None = None,
         tag: str | None = None,
     ) -> None:
@@ -170,7 +175,7 @@ class LeRobotDataset(
         self._image_size = image_size
         self._decode_threads = decode_threads
         self.reader = Dataset(
-            place.far or self.root,
+            place.remote or self.root,
             episodes=self.episodes,
             cameras=cameras,
             image_size=image_size,
@@ -181,6 +186,7 @@ class LeRobotDataset(
             version=version,
             tag=tag,
             tables=place.tables,
+            allow_external=allow_external,
         )
         self._ring_of_process: tuple[int | None, Ring | None] = (None, None)
         self._describe()
@@ -190,9 +196,9 @@ class LeRobotDataset(
         keep: Callable[[dict[str, Any]], bool],
         episodes: Sequence[int] | None,
         revision: str | None,
-        place: Place,
+        place: DatasetPlace,
     ) -> list[int]:
-        reader = open_reader(place.root, tables=place.tables, far=place.far)
+        reader = open_reader(place.root, tables=place.tables, remote=place.remote)
         meta = LeRobotDatasetMetadata(self.repo_id, self.root, revision, reader=reader)
         chosen = meta.filter_episodes(keep, None if episodes is None else list(episodes))
         if not chosen:
@@ -324,17 +330,12 @@ class LeRobotDataset(
 
     def read_batch(self, indices: Sequence[int]) -> TensorBatch:
         """Return a batch as tensors with a leading axis, before ``image_transforms``."""
-        look = self._look_ahead if self.reader.is_far else None
         memory = Allocator(self.reader.memory, self._ring())
         # Pictures that will become floats are decoded to memory that stays here.
         allocate = memory.shared if self._return_uint8 else memory.private
-        batch = self.reader.batch(indices, allocate=allocate, between=look)
+        batch = self.reader.batch(indices, allocate=allocate)
         tensors = {key: self._tensor(key, column, memory) for key, column in batch.items()}
         return TensorBatch(tensors, memory.blocks)
-
-    def _look_ahead(self) -> None:
-        for following in upcoming_batches():
-            self.reader.prefetch(following)
 
     def _ring(self) -> Ring | None:
         """Return this worker's shared blocks; made anew in every process."""

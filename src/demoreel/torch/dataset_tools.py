@@ -13,30 +13,305 @@ behind it.
 
 from __future__ import annotations
 
+import copy
+import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demoreel.edit.cut import Cut
+from demoreel.edit.cut import Cut, Rooted, cut
 from demoreel.edit.several import render_several
 from demoreel.edit.sources import open_source
-from demoreel.edit.target_info import Form
-from demoreel.errors import ArgumentError, UnknownKeyError, nearest
+from demoreel.edit.target_info import Form, FormOptions
+from demoreel.errors import ArgumentError, TargetExistsError, UnknownKeyError, nearest
 from demoreel.layouts.base import Reader
+from demoreel.media.settings import VideoSettings
 from demoreel.model import Feature
+from demoreel.model.numbers import cast_numbers
+from demoreel.stats.recompute import Which, recompute
 from demoreel.torch.dataset import LeRobotDataset
-from demoreel.torch.edited import (
-    Editable,
-    Original,
-    PathLike,
-    opened,
-    original,
-    place_of,
-    target_of,
-    written,
-)
+from demoreel.torch.place import local_root, recorded_root
+
+log = logging.getLogger(__name__)
+
+PathLike = str | os.PathLike[str]
+Editable = LeRobotDataset | Rooted | PathLike
+"""A dataset that is open (ours, the Lance classes, lerobot's own), its folder, or its repo_id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A dataset that is to be edited.
+
+    Attributes:
+        cut: All of its episodes.
+        repo_id: What it is called.
+        settings: How it was opened; the result is opened likewise.
+    """
+
+    cut: Cut
+    repo_id: str
+    settings: Mapping[str, Any]
+
+
+def original(dataset: Editable) -> Original:
+    """Return a dataset as the functions edit it.
+
+    Raises:
+        ArgumentError: It was opened with ``episodes=``, or it is being recorded.
+        DatasetNotFoundError: There is no such dataset.
+    """
+    if isinstance(dataset, (str, os.PathLike)):
+        folder = Path(dataset)
+        if not folder.is_dir() and isinstance(dataset, str):
+            return Original(cut(local_root(dataset, None, None)), dataset, {})
+        return Original(cut(folder), folder.resolve().name, {})
+    if getattr(dataset, "episodes", None) is not None:
+        raise ArgumentError(
+            "This dataset was opened with episodes=, and editing is for whole ones.",
+            hint="open it without; or demoreel.cut(PATH).keep([...]).render(OUT)",
+            dataset=dataset.root,
+        )
+    if getattr(dataset, "_recorder", None) is not None:
+        raise ArgumentError(
+            "This dataset is being recorded.",
+            hint="finalize() it first, and open it again",
+            dataset=dataset.root,
+        )
+    names = ("image_transforms", "delta_timestamps", "tolerance_s")
+    settings = {name: getattr(dataset, name) for name in names if hasattr(dataset, name)}
+    whole = cut(dataset.reader if isinstance(dataset, LeRobotDataset) else dataset)
+    return Original(whole, str(getattr(dataset, "repo_id", dataset.root.name)), settings)
+
+
+def place_of(repo_id: str, output_dir: PathLike | None) -> Path:
+    """Return where a result goes: ``output_dir``, or its place under ``HF_LEROBOT_HOME``.
+
+    Raises:
+        ArgumentError: ``repo_id`` would lead outside it.
+    """
+    return recorded_root(repo_id) if output_dir is None else Path(output_dir)
+
+
+def target_of(repo_id: str, output_dir: PathLike | None) -> Path:
+    """Return where a result goes, and that nothing is there.
+
+    Raises:
+        ArgumentError: ``repo_id`` would lead outside ``HF_LEROBOT_HOME``.
+        TargetExistsError: There is something already.
+    """
+    target = place_of(repo_id, output_dir)
+    if target.exists():
+        raise TargetExistsError(
+            "There is something at the target already.",
+            hint="choose another output_dir, or delete it",
+            path=target,
+        )
+    return target
+
+
+def opened(target: Path, repo_id: str, source: Original | None = None) -> LeRobotDataset:
+    """Open a result as its source was opened; windows of features that are gone are left out."""
+    settings = dict(source.settings) if source is not None else {}
+    windows = settings.get("delta_timestamps")
+    if windows:
+        kept = LeRobotDataset(repo_id, root=target).features
+        settings["delta_timestamps"] = {key: offs for key, offs in windows.items() if key in kept}
+    return LeRobotDataset(repo_id, root=target, **settings)
+
+
+def opened_anew(dataset: LeRobotDataset) -> LeRobotDataset:
+    """Let an open dataset read its metadata again, and return it."""
+    dataset.reader = copy.copy(dataset.reader)  # a copy opens its files itself
+    dataset._describe()
+    return dataset
+
+
+def render_and_warn(made: Cut, target: Path, **form: Any) -> None:
+    """Render a cut, and log what it does not keep."""
+    for what in made.render(target, **form).dropped:
+        log.warning("%s: dropped: %s", target, what)
+
+
+def written(made: Cut, source: Original, repo_id: str, target: Path, **form: Any) -> LeRobotDataset:
+    """Render a cut, and open the result."""
+    render_and_warn(made, target, **form)
+    return opened(target, repo_id, source)
+
+
+Encoder = Any
+"""lerobot's ``RGBEncoderConfig``, our ``VideoSettings``, or the name of a codec."""
+
+_CODEC = "av1"
+
+
+def convert_image_to_video_dataset(
+    dataset: Editable,
+    output_dir: PathLike | None = None,
+    repo_id: str | None = None,
+    rgb_encoder: Encoder = None,
+    depth_encoder: Encoder = None,
+    episode_indices: Sequence[int] | None = None,
+    num_workers: int = 4,
+    max_episodes_per_batch: int | None = None,
+    max_frames_per_batch: int | None = None,
+) -> LeRobotDataset:
+    """Make a dataset whose cameras are videos of one whose pictures lie in its tables.
+
+    Cameras that are videos already are copied. Depth stays in the tables.
+
+    Args:
+        dataset: The dataset.
+        output_dir: The folder to make; None is ``HF_LEROBOT_HOME/repo_id``.
+        repo_id: The result's name; None is the source's with ``_video`` behind it.
+        rgb_encoder: How to encode; None is AV1 with a keyframe every second frame.
+        depth_encoder: Must be None: depth is kept without loss, as it is.
+        episode_indices: Only these episodes, in this order; None is all.
+        num_workers: Processes to use, at most one a core.
+        max_episodes_per_batch: Accepted without effect: memory is bounded anyway.
+        max_frames_per_batch: Likewise.
+
+    Raises:
+        ArgumentError: No camera's pictures lie in the tables, or an argument makes no sense.
+        TargetExistsError: There is something at the target.
+    """
+    _refuse_depth(depth_encoder)
+    source = original(dataset)
+    name = repo_id or f"{source.repo_id}_video"
+    target = target_of(name, output_dir)
+    reader = open_source(source.cut.cutlist.sources[0])
+    cameras = [
+        key
+        for key in reader.info.cameras
+        if reader.in_tables(key) and not reader.info.features[key].is_depth
+    ]
+    if not cameras:
+        raise ArgumentError("No camera's pictures lie in the tables.", dataset=reader.root)
+    made = source.cut if episode_indices is None else source.cut.keep(list(episode_indices))
+    form = _form(rgb_encoder) | FormOptions(images="video", cameras=cameras)
+    return written(made, source, name, target, jobs=_jobs(num_workers), **form)
+
+
+def reencode_dataset(
+    dataset: Editable,
+    rgb_encoder: Encoder = None,
+    depth_encoder: Encoder = None,
+    encoder_threads: int | None = None,
+    num_workers: int | None = None,
+    output_dir: PathLike | None = None,
+    repo_id: str | None = None,
+) -> LeRobotDataset:
+    """Make a dataset whose videos are encoded in another way. Depth is copied.
+
+    Args:
+        dataset: The dataset; it is not changed.
+        rgb_encoder: How to encode.
+        depth_encoder: Must be None: depth is kept without loss, as it is.
+        encoder_threads: Accepted without effect: an encoder chooses.
+        num_workers: Processes to use, at most one a core; None is one.
+        output_dir: The folder to make; None is ``HF_LEROBOT_HOME/repo_id``.
+        repo_id: The result's name; None is the source's with ``_modified`` behind it.
+
+    Raises:
+        ArgumentError: No encoder is given, or it makes no sense.
+        TargetExistsError: There is something at the target.
+    """
+    _refuse_depth(depth_encoder)
+    if rgb_encoder is None:
+        raise ArgumentError("No encoder was given.", hint='rgb_encoder="h264"')
+    source = original(dataset)
+    name = repo_id or f"{source.repo_id}_modified"
+    form = _form(rgb_encoder)
+    target = target_of(name, output_dir)
+    return written(source.cut, source, name, target, jobs=_jobs(num_workers or 1), **form)
+
+
+def recompute_stats(
+    dataset: Editable,
+    skip_image_video: bool = True,
+    relative_action: bool = False,
+    relative_exclude_joints: Sequence[str] | None = None,
+    chunk_size: int = 50,
+    num_workers: int = 0,
+    output_dir: PathLike | None = None,
+    repo_id: str | None = None,
+) -> LeRobotDataset:
+    """Compute a dataset's statistics anew from its data.
+
+    Without ``output_dir`` and ``repo_id``, they are put in the place of those it has, as one
+    commit, and nothing else changes; else, into a copy.
+
+    Args:
+        dataset: The dataset.
+        skip_image_video: Leave those of pictures as they are; False decodes every picture.
+        relative_action: Must be False: actions are stored as they are, and so are their statistics.
+        relative_exclude_joints: Goes with it.
+        chunk_size: Likewise.
+        num_workers: Likewise.
+        output_dir: The folder to make a copy in.
+        repo_id: The copy's name.
+
+    Returns:
+        The dataset itself, with its new statistics; of a copy, that.
+
+    Raises:
+        ArgumentError: An argument makes no sense.
+        DatasetBusyError: Another process records to the dataset.
+        TargetExistsError: There is something at the target.
+    """
+    if relative_action or relative_exclude_joints:
+        raise ArgumentError(
+            "Statistics of relative actions are not computed.",
+            hint="they describe what a policy makes of actions, not what the dataset holds",
+        )
+    pictures: Which = "none" if skip_image_video else "all"
+    if output_dir is not None or repo_id is not None:
+        source = original(dataset)
+        name = repo_id or f"{source.repo_id}_modified"
+        target = target_of(name, output_dir)
+        render_and_warn(source.cut, target)
+        recompute(target, pictures=pictures)
+        return opened(target, name, source)
+    if isinstance(dataset, LeRobotDataset):
+        recompute(dataset.root, pictures=pictures)
+        return opened_anew(dataset)
+    source = original(dataset)
+    root = Path(source.cut.cutlist.sources[0].path)
+    recompute(root, pictures=pictures)
+    return opened(root, source.repo_id, source)
+
+
+def _refuse_depth(encoder: Encoder) -> None:
+    if encoder is not None:
+        raise ArgumentError("Depth is kept without loss, as it is.", hint="leave depth_encoder out")
+
+
+def _form(encoder: Encoder) -> FormOptions:
+    """Return lerobot's encoder settings, ours, or a codec's name as a cut takes them."""
+    if encoder is None or isinstance(encoder, str):
+        return FormOptions(vcodec=encoder or _CODEC)
+    ours = isinstance(encoder, VideoSettings)
+    name = (encoder.encoder or encoder.codec) if ours else str(getattr(encoder, "vcodec", _CODEC))
+    options = getattr(encoder, "options" if ours else "extra_options", None)
+    if options:
+        raise ArgumentError(f"The encoder's own options cannot be passed on: {dict(options)}.")
+    crf = getattr(encoder, "crf", None)
+    return FormOptions(
+        vcodec=_CODEC if name == "auto" else name,
+        gop=getattr(encoder, "gop" if ours else "g", None),
+        crf=None if crf is None else round(crf),
+        preset=getattr(encoder, "preset", None),
+        pix_fmt=getattr(encoder, "pix_fmt", None),
+    )
+
+
+def _jobs(workers: int) -> int:
+    return max(1, min(workers, os.cpu_count() or 1))
+
 
 Values = Any
 """An array or tensor with a row for each frame, or a function of (row, episode, frame)."""
@@ -184,7 +459,8 @@ def aggregate_datasets(
         raise ArgumentError(f"There are {len(repo_ids)} repo_ids and {len(roots)} roots.")
     sources = [original(place) for place in (repo_ids if roots is None else map(Path, roots))]
     target = target_of(aggr_repo_id, aggr_root)
-    _merged(sources).render(
+    render_and_warn(
+        _merged(sources),
         target,
         data_files_size_in_mb=data_files_size_in_mb or _DATA_MB,
         video_files_size_in_mb=video_files_size_in_mb or _VIDEO_MB,
@@ -228,7 +504,8 @@ def modify_features(
         repo_id: The result's name; None is the source's with ``_modified`` behind it.
 
     Raises:
-        ArgumentError: There is nothing to do, or values do not fit the dataset or their entry.
+        ArgumentError: There is nothing to do, or values do not fit the dataset or their entry: not
+            in number, nor in shape, nor one by one in the range of the dtype.
         UnknownKeyError: A feature to remove is not there.
         TargetExistsError: There is something at the target.
     """
@@ -265,7 +542,8 @@ def _given(values: Values, feature: Feature) -> np.ndarray:
             f"The values of {feature.key!r} have rows of shape {array.shape[1:]}, "
             f"not {feature.shape}."
         )
-    return array.astype(feature.numpy_dtype, copy=False).reshape(len(array), *feature.shape)
+    fitting = cast_numbers(array, feature, rows=True, whole_floats=True)
+    return fitting.reshape(len(array), *feature.shape)
 
 
 def _computed(
@@ -286,7 +564,10 @@ def _computed(
                     episode=number,
                     frame=frame,
                 )
-            out[begin + frame] = value.reshape(feature.shape)
+            fitting = cast_numbers(
+                value, feature, rows=False, whole_floats=True, episode=number, frame=frame
+            )
+            out[begin + frame] = fitting.reshape(feature.shape)
     return out
 
 

@@ -17,7 +17,7 @@ import torch
 
 from demoreel.errors import ArgumentError, DemoreelWarning, MissingExtraError, PictureError
 from demoreel.layouts.base import Reader
-from demoreel.read.pictures import Camera, Size
+from demoreel.read.pictures import Camera, Size, wrong_size
 
 DecodeDevice = Literal["auto", "cuda", "cpu"] | str | torch.device | None
 
@@ -141,22 +141,24 @@ class DevicePictures:
         Cost: each picture is decoded once; all JPEGs in one call.
 
         Raises:
-            PictureError: A picture does not decode, or they differ in size.
+            PictureError: A picture does not decode, or is of another size than declared.
         """
         unique, places = np.unique(rows, return_inverse=True)
         pictures = self._decoded(unique, key)
-        sizes = {tuple(picture.shape[1:]) for picture in pictures}
-        if len(sizes) > 1:
-            raise PictureError(
-                f"Pictures of one batch differ in size: {sorted(sizes)}.",
-                hint="pass image_size= to bring them to one size",
-                dataset=self._reader.root,
-                camera=key,
-            )
-        found = torch.stack(list(pictures))
+        wanted = self._size or self._cameras[key].declared
+        for picture in pictures:
+            found = (int(picture.shape[1]), int(picture.shape[2]))
+            if found != wanted:
+                raise PictureError(
+                    wrong_size(found, wanted),
+                    hint="restore the table from a copy, or leave the episode out with episodes=",
+                    dataset=self._reader.root,
+                    camera=key,
+                )
+        stacked = torch.stack(list(pictures))
         if len(unique) == len(rows) and bool((np.diff(places) == 1).all()):
-            return found
-        return found[torch.from_numpy(places).to(self.device)]
+            return stacked
+        return stacked[torch.from_numpy(places).to(self.device)]
 
     def _decoded(self, rows: np.ndarray, key: str) -> list[torch.Tensor]:
         encoded = self._reader.encoded(rows, key)

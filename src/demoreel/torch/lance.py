@@ -10,11 +10,13 @@ import numpy as np
 import torch
 
 from demoreel.errors import ArgumentError
+from demoreel.layouts.base import Reader
 from demoreel.read.batch import BatchReader
 from demoreel.read.windows import expand
+from demoreel.storage.external import AllowExternal
+from demoreel.torch.collate import Allocator, TensorBatch
 from demoreel.torch.dataset import LeRobotDataset, Transform
 from demoreel.torch.device import DecodeDevice, DevicePictures, chosen_device, say_once
-from demoreel.torch.memory import Allocator, TensorBatch
 from demoreel.torch.place import PathLike, find_place
 
 _RIGHT_CLASS = {
@@ -38,6 +40,7 @@ class LanceOptions(TypedDict, total=False):
     return_uint8: bool
     connect_kwargs: dict[str, Any] | None
     storage_options: dict[str, Any] | None
+    allow_external: AllowExternal | None
     video_backend: str | None
     download_videos: bool | None
     force_cache_sync: bool | None
@@ -71,6 +74,7 @@ class _LanceDataset(LeRobotDataset):
         return_uint8: bool = False,
         connect_kwargs: dict[str, Any] | None = None,
         storage_options: dict[str, Any] | None = None,
+        allow_external: AllowExternal | None = None,
         video_backend: str | None = None,
         download_videos: bool | None = None,
         force_cache_sync: bool | None = None,
@@ -105,6 +109,7 @@ class _LanceDataset(LeRobotDataset):
             cameras=cameras,
             image_size=image_size,
             decode_threads=decode_threads,
+            allow_external=allow_external,
             version=version,
             tag=tag,
         )
@@ -154,6 +159,7 @@ class LeRobotLanceVideoDataset(_LanceDataset):
         storage_options: What Lance is told of the object store beyond the environment, e.g.
             ``{"aws_region": "eu-west-1"}``; local tables need none. Processes that this one
             starts know them too; a pickle does not hold them.
+        allow_external: What the tables may name outside the dataset; see ``demoreel.open``.
         video_backend: Accepted for compatibility; videos are decoded from their packets.
         download_videos: Accepted for compatibility; tables are fetched as a whole.
         force_cache_sync: Ask the Hub for something newer; a ``root`` must have been pulled from
@@ -232,17 +238,17 @@ class LeRobotLanceDataset(_LanceDataset):
         super().__init__(repo_id, root, **options)
         self._device = chosen_device(decode_device)
         self._is_automatic = decode_device == "auto"
-        self._on_device: tuple[int, _DeviceBatches | None] | None = None
+        self._on_device: tuple[tuple[int, Reader], _DeviceBatches | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_on_device": None}
 
     def read_batch(self, indices: Sequence[int]) -> TensorBatch:
         """Return a batch as tensors with a leading axis, before ``image_transforms``."""
-        device = self._batches_on_device()
-        if device is None:
+        if self._batches_on_device() is None:
             return super().read_batch(indices)
-        columns = device.read(self.reader.rows_of(indices))
+        rows = self.reader.rows_of(indices)
+        columns = self.reader.following(lambda: self._read_on_device(rows))
         memory = Allocator(self.reader.memory, None)
         tensors = {
             key: self._device_tensor(key, column)
@@ -251,6 +257,11 @@ class LeRobotLanceDataset(_LanceDataset):
             for key, column in columns.items()
         }
         return TensorBatch(tensors, {})
+
+    def _read_on_device(self, rows: np.ndarray) -> dict[str, Any]:
+        device = self._batches_on_device()
+        assert device is not None
+        return device.read(rows)
 
     def _device_tensor(self, key: str, pictures: torch.Tensor) -> torch.Tensor:
         filmed = self.reader.features[key].is_video
@@ -262,8 +273,9 @@ class LeRobotLanceDataset(_LanceDataset):
         """Return the GPU's part of reading in this process; None where the CPU decodes all."""
         if self._device is None:
             return None
-        if self._on_device is None or self._on_device[0] != os.getpid():
-            self._on_device = (os.getpid(), self._awakened(self._device))
+        here = (os.getpid(), self.reader.reader)  # another process, or the dataset has moved
+        if self._on_device is None or self._on_device[0] != here:
+            self._on_device = (here, self._awakened(self._device))
         return self._on_device[1]
 
     def _awakened(self, device: torch.device) -> _DeviceBatches | None:

@@ -15,9 +15,8 @@ from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.model import Stats
 from demoreel.model.feature import LANGUAGE_KEYS
-from demoreel.storage.far.uris import open_far
-from demoreel.torch.home import metadata_root
-from demoreel.torch.place import far_uri
+from demoreel.storage.remote.folder import open_remote
+from demoreel.torch.place import metadata_root, remote_uri
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +30,7 @@ class LeRobotDatasetMetadata:
     Args:
         repo_id: ``me/my_task``. If ``root`` is None, looked for in ``HF_LEROBOT_HOME``; else the
             metadata are fetched from the Hub to the cache that lerobot uses.
-        root: The dataset's folder, or where it lies far away: ``s3://bucket/path`` and the like.
+        root: The dataset's folder, or where it is remote: ``s3://bucket/path`` and the like.
         revision: A tag, a branch or a commit of the repository.
         force_cache_sync: Ask the Hub for something newer, if ``root`` is None.
         token: For the Hub; None uses ``HF_TOKEN`` or the login. It is not kept.
@@ -48,11 +47,11 @@ class LeRobotDatasetMetadata:
         token: str | bool | None = None,
     ) -> None:
         self.repo_id = repo_id
-        uri = far_uri(repo_id, root, revision, stream=False) if reader is None else None
+        uri = remote_uri(repo_id, root, revision, stream=False) if reader is None else None
         if uri is not None:
-            far = open_far(uri, storage_options={"hf_token": token} if token else None)
-            self.root = far.local
-            self._reader = open_reader(self.root, far=far)
+            remote = open_remote(uri, storage_options={"hf_token": token} if token else None)
+            self.root = remote.local
+            self._reader = open_reader(self.root, remote=remote)
         else:
             folder = None if root is None else Path(root)
             self.root = metadata_root(repo_id, folder, revision, sync=force_cache_sync, token=token)

@@ -1,26 +1,222 @@
-"""Where a Lance dataset lies: a folder, a table and ``meta/`` apart, or a ``repo_id``."""
+"""Where a dataset lies: its folder or URI, or a ``repo_id`` on this machine and on the Hub."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from demoreel.errors import ArgumentError
-from demoreel.hub.pull import pull
-from demoreel.storage.far.folder import FarFolder
-from demoreel.storage.far.uris import is_far, open_far
-from demoreel.storage.lance_places import RemotePlace, is_remote, remote_place
-from demoreel.torch.home import bring_up_to_date, is_there, metadata_root
+from demoreel.errors import ArgumentError, DatasetNotFoundError
+from demoreel.hub.cache import cached_dataset, cached_folder
+from demoreel.hub.pull import PullWork, pull, pulling
+from demoreel.hub.records import read_record
+from demoreel.hub.snapshot import INFO, Report, Snapshot, files_to_fetch, lerobot_home
+from demoreel.read.dataset import Dataset
+from demoreel.storage.commit.replace import wait_for_replacing
+from demoreel.storage.hub_calls import Hub, HubUnreachableError
+from demoreel.storage.hub_revisions import resolve_revision
+from demoreel.storage.place import RemotePlace, is_object_store, remote_place
+from demoreel.storage.remote.folder import RemoteFolder, open_remote
+from demoreel.storage.store import is_uri
 
 PathLike = str | os.PathLike[str]
+Token = str | bool | None
+
+
+def recorded_root(repo_id: str) -> Path:
+    """Return the folder that a dataset of this name is recorded into."""
+    parts = Path(repo_id).parts
+    if not parts or Path(repo_id).is_absolute() or ".." in parts:
+        raise ArgumentError(f"{repo_id!r} is not a repo_id such as 'me/my_task'.")
+    return lerobot_home() / repo_id
+
+
+def local_root(repo_id: str, root: str | Path | None, revision: str | None) -> Path:
+    """Return the folder of a dataset that is on this machine; the Hub is not asked.
+
+    Looks in ``root`` if given; else in ``HF_LEROBOT_HOME/repo_id``, then among the snapshots that
+    lerobot or demoreel have fetched.
+    """
+    if root is not None:
+        return Path(root)
+    recorded = recorded_root(repo_id)
+    if (recorded / INFO).is_file():
+        return recorded
+    cached = cached_folder(repo_id, revision)
+    if cached is not None:
+        return cached
+    raise DatasetNotFoundError(
+        f"The dataset {repo_id!r} is not on this machine.",
+        hint=f"pass its folder, or fetch it: demoreel pull {repo_id} {recorded}",
+        looked_in=recorded,
+    )
+
+
+def metadata_root(
+    repo_id: str,
+    root: str | Path | None,
+    revision: str | None,
+    *,
+    sync: bool = False,
+    token: Token = None,
+) -> Path:
+    """Return a folder that holds a dataset's metadata, and Lance tables if it lies in such.
+
+    Looks in ``root`` if given; else in ``HF_LEROBOT_HOME/repo_id``; else in the cache, which is
+    filled from the Hub.
+
+    Args:
+        repo_id: What it is called.
+        root: Its folder.
+        revision: Of the repository.
+        sync: Ask the Hub even where the dataset lies in ``HF_LEROBOT_HOME/repo_id``.
+        token: For the Hub.
+    """
+    if root is not None:
+        return Path(root)
+    found = _recorded_or_cached(repo_id, revision, sync, token)
+    return found if isinstance(found, Path) else found.folder
+
+
+def _recorded_or_cached(
+    repo_id: str, revision: str | None, sync: bool, token: Token
+) -> Path | Snapshot:
+    recorded = recorded_root(repo_id)
+    if not sync and (recorded / INFO).is_file():
+        return recorded
+    with _bar(repo_id) as show:
+        return cached_dataset(repo_id, revision, token=token, fresh=sync, report=show)
+
+
+def update_pulled(repo_id: str, root: Path, revision: str | None, token: Token = None) -> None:
+    """Pull what has changed on the Hub into a folder that was pulled from there."""
+    if read_record(root) is None:
+        raise ArgumentError(
+            "force_cache_sync=True asks the network for a newer dataset, and would write over this "
+            "folder, which was not pulled from there.",
+            hint="leave force_cache_sync out, or root=",
+            path=root,
+        )
+    with _bar(repo_id) as show:
+        pull(repo_id, root, revision=revision, token=token, report=show)
+
+
+class FoundDataset:
+    """A dataset that can be opened, and the way to the rest of its files.
+
+    Attributes:
+        folder: The folder to open.
+    """
+
+    def __init__(self, repo_id: str, folder: Path, source: Snapshot | None) -> None:
+        self.folder = folder
+        self._repo_id = repo_id
+        self._source = source
+
+    def fetch(self, dataset: Dataset, *, videos: bool) -> Path:
+        """Fetch the files that an open dataset needs and that are not here; return its folder.
+
+        Args:
+            dataset: The dataset, opened in ``folder``: its episodes and cameras are what counts.
+            videos: Whether videos are wanted at all.
+        """
+        if self._source is None:
+            return self.folder
+        every = dataset.reader.episodes
+        positions: Sequence[int] = range(len(every))
+        if len(dataset.episodes) < len(every):
+            positions = [every.position_of(int(n)) for n in dataset.episodes.episode_index]
+        cameras = dataset.cameras if videos else ()
+        with _bar(self._repo_id) as show:
+            self._source.fetch_episodes(dataset.reader, positions, cameras=cameras, report=show)
+        if not isinstance(self._source, PullWork):
+            return self.folder
+        self._source.staging.commit(self.folder, replace=False)
+        return self._source.staging.target
+
+
+@contextmanager
+def found_dataset(
+    repo_id: str, root: Path | None, revision: str | None, *, sync: bool, token: Token
+) -> Iterator[FoundDataset]:
+    """Yield a dataset that can be opened: on this machine, or from the Hub.
+
+    A ``root`` that is there is never asked about. One that is not is made, when ``fetch`` has ended
+    well; else files are put into the cache that lerobot uses.
+
+    Args:
+        repo_id: What it is called.
+        root: Its folder, there or not; None looks where lerobot does.
+        revision: Of the repository.
+        sync: Ask the Hub whether there is something newer.
+        token: For the Hub.
+    """
+    if root is None:
+        found = _recorded_or_cached(repo_id, revision, sync, token)
+        source = None if isinstance(found, Path) else found
+        yield FoundDataset(repo_id, found if isinstance(found, Path) else found.folder, source)
+    elif is_there(root):
+        if sync:
+            update_pulled(repo_id, root, revision, token)
+        yield FoundDataset(repo_id, root, None)
+    else:
+        with _fetched_to(root, repo_id, revision, token) as work:
+            yield FoundDataset(repo_id, work.folder, work)
+
+
+def is_there(root: Path) -> bool:
+    """Whether there is something in a folder."""
+    if not root.exists():
+        wait_for_replacing(root)
+    return root.is_symlink() or (root.exists() and not (root.is_dir() and not any(root.iterdir())))
+
+
+@contextmanager
+def _fetched_to(root: Path, repo_id: str, revision: str | None, token: Token) -> Iterator[PullWork]:
+    """Yield the work of fetching a dataset to a folder, with what opens it fetched."""
+    recorded_root(repo_id)  # refuses what is no repo_id
+    hub = Hub(token)
+    try:
+        found = resolve_revision(hub, repo_id, revision)
+    except HubUnreachableError as error:
+        raise DatasetNotFoundError(
+            f"There is nothing at this path, and it cannot be fetched. {error.what}",
+            hint="check root=; or fetch the dataset where the Hub can be reached",
+            path=root,
+        ) from None
+    files = files_to_fetch(hub.files(repo_id, found.commit), repo_id)
+    with pulling(hub, repo_id, found, files, root, key=("root", revision)) as work:
+        with _bar(repo_id) as show:
+            work.fetch_what_opens(show)
+        yield work
+
+
+@contextmanager
+def _bar(repo_id: str) -> Iterator[Report | None]:
+    """Yield a function that shows on a terminal how much has been fetched."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled
+    from tqdm import tqdm
+
+    look = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+    hidden = are_progress_bars_disabled()
+    with tqdm(total=1.0, desc=f"fetching {repo_id}", bar_format=look, disable=hidden) as bar:
+
+        def show(share: float) -> None:
+            bar.update(share - bar.n)
+
+        yield show
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatasetPlace:
     """Where a dataset lies.
 
     Attributes:
@@ -28,29 +224,27 @@ class Place:
         root: The folder that holds ``meta/``.
         tables: The folder of the Lance tables, or the table of rows, which may lie in an object
             store; None if they lie in ``root``.
-        far: The folder far away that ``root`` is a copy of the metadata of.
+        remote: The remote folder that ``root`` is a copy of the metadata of.
     """
 
     repo_id: str
     root: Path
     tables: Path | RemotePlace | None
-    far: FarFolder | None = None
+    remote: RemoteFolder | None = None
 
     @classmethod
-    def at(cls, repo_id: str | None, far: FarFolder) -> Place:
-        """Return the place of a dataset that lies far away."""
-        return cls(repo_id or far.uri.rpartition("/")[2].partition("@")[0], far.local, None, far)
+    def at(cls, repo_id: str | None, remote: RemoteFolder) -> DatasetPlace:
+        """Return the place of a remote dataset."""
+        return cls(
+            repo_id or remote.uri.rpartition("/")[2].partition("@")[0], remote.local, None, remote
+        )
 
 
-def far_uri(
+def remote_uri(
     repo_id: str, root: PathLike | None, revision: str | None, *, stream: bool
 ) -> str | None:
-    """Return where a dataset is read that is not to be fetched; None if it is on this machine.
-
-    Raises:
-        ArgumentError: ``stream`` makes no sense here.
-    """
-    if is_far(root) or (root is None and is_far(repo_id)):
+    """Return where a dataset is read that is not to be fetched; None if it is on this machine."""
+    if is_uri(root) or (root is None and is_uri(repo_id)):
         return str(root if root is not None else repo_id)
     if not stream:
         return None
@@ -72,7 +266,7 @@ def find_place(
     revision: str | None,
     storage_options: Mapping[str, Any] | None = None,
     sync: bool = False,
-) -> Place:
+) -> DatasetPlace:
     """Return where the arguments of a Lance class point.
 
     Args:
@@ -87,21 +281,16 @@ def find_place(
         revision: Of ``repo_id``.
         storage_options: What Lance is told of the object store.
         sync: Ask the Hub for something newer.
-
-    Raises:
-        ArgumentError: They name no place, or one that cannot be read from here.
-        DatasetNotFoundError: ``repo_id`` is neither on this machine nor on the Hub.
-        DemoreelError: As ``demoreel.pull``.
     """
     if root is not None and uri is not None:
         raise ArgumentError("root= and uri= both name a place.", hint="give one of them")
     if repo_id is None and root is None and uri is None:
         raise ArgumentError("No dataset was named.", hint="give root=, repo_id=, or uri=")
     named = uri if uri is not None else root
-    if named is None and is_far(repo_id):
+    if named is None and is_uri(repo_id):
         named, repo_id = repo_id, None
-    if is_far(named):
-        return _far_place(str(named), repo_id, meta_root, table_name, storage_options)
+    if is_uri(named):
+        return _remote_place(str(named), repo_id, meta_root, table_name, storage_options)
     if uri is not None:
         given = _local_path(uri)
     elif root is not None:
@@ -109,7 +298,7 @@ def find_place(
         if repo_id is not None and not is_there(given):
             pull(repo_id, given, revision=revision)
         elif sync:
-            bring_up_to_date(repo_id or given.name, given, revision)
+            update_pulled(repo_id or given.name, given, revision)
     else:
         assert repo_id is not None
         if Path(repo_id).is_dir():
@@ -125,29 +314,29 @@ def find_place(
             hint="say where it is: meta_root= names the folder that contains meta/",
             uri=uri,
         )
-    return Place(repo_id or home.name, home, None if tables == home else tables)
+    return DatasetPlace(repo_id or home.name, home, None if tables == home else tables)
 
 
-def _far_place(
+def _remote_place(
     uri: str,
     repo_id: str | None,
     meta_root: PathLike | None,
     table_name: str | None,
     storage_options: Mapping[str, Any] | None,
-) -> Place:
+) -> DatasetPlace:
     """Return a place in a store: a dataset's folder, or a table of rows."""
     if table_name is None and not uri.rstrip("/").endswith(".lance") and meta_root is None:
-        return Place.at(repo_id, open_far(uri, storage_options=storage_options))
-    if not is_remote(uri):
+        return DatasetPlace.at(repo_id, open_remote(uri, storage_options=storage_options))
+    if not is_object_store(uri):
         folder = uri.rpartition("/")[0] if uri.endswith(".lance") else uri
-        return Place.at(repo_id, open_far(folder, storage_options=storage_options))
+        return DatasetPlace.at(repo_id, open_remote(folder, storage_options=storage_options))
     table = _remote_table(remote_place(uri, storage_options), table_name)
     if meta_root is not None:
         home = Path(meta_root)
-        return Place(repo_id or home.name or table.stem, home, table)
-    far = open_far(table.parent.uri, storage_options=storage_options)
-    far.bring("meta/")
-    return Place(repo_id or table.stem, far.local, table)
+        return DatasetPlace(repo_id or home.name or table.stem, home, table)
+    remote = open_remote(table.parent.uri, storage_options=storage_options)
+    remote.fetch("meta/")
+    return DatasetPlace(repo_id or table.stem, remote.local, table)
 
 
 def _remote_table(given: RemotePlace, name: str | None) -> RemotePlace:

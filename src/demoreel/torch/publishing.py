@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from demoreel.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from demoreel.hub.report import PushReport
+    from demoreel.hub.plan import PushReport
 
 
 class PublishedDataset:

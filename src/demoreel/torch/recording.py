@@ -13,8 +13,8 @@ from demoreel.errors import ArgumentError
 from demoreel.media.settings import ENCODERS, VideoSettings
 from demoreel.model import Info
 from demoreel.read.dataset import Dataset
-from demoreel.torch.home import recorded_root
 from demoreel.torch.metadata import InfoView, LeRobotDatasetMetadata
+from demoreel.torch.place import recorded_root
 
 if TYPE_CHECKING:
     from demoreel.record import EpisodeReport, Recorder

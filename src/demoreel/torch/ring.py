@@ -31,7 +31,7 @@ _HEADER = mmap.PAGESIZE
 _MOST_BLOCKS = 12
 
 
-class Block:
+class SharedBlock:
     """A piece of shared memory in the worker that made it."""
 
     def __init__(self, size: int) -> None:
@@ -67,9 +67,9 @@ class Ring:
     """A worker's blocks."""
 
     def __init__(self) -> None:
-        self._blocks: list[Block] = []
+        self._blocks: list[SharedBlock] = []
 
-    def take(self, size: int) -> Block | None:
+    def take(self, size: int) -> SharedBlock | None:
         """Return a free block of this size; None if there are too many in use already."""
         for block in self._blocks:
             if block.size == size and block.is_free:
@@ -79,7 +79,7 @@ class Ring:
         if len(self._blocks) >= _MOST_BLOCKS:
             return None
         try:
-            block = Block(size)
+            block = SharedBlock(size)
         except OSError:
             return None
         self._blocks.append(block)
@@ -89,10 +89,10 @@ class Ring:
 class Travelling(torch.Tensor):
     """A tensor over a whole block, on its way out of a worker. Never handed to users."""
 
-    block: Block
+    block: SharedBlock
 
 
-def travelling(tensor: torch.Tensor, block: Block) -> Travelling:
+def travelling(tensor: torch.Tensor, block: SharedBlock) -> Travelling:
     """Mark a tensor as lying in a block, so that sending it sends the block."""
     marked = tensor.as_subclass(Travelling)
     marked.block = block

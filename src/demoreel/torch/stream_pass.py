@@ -1,22 +1,143 @@
-"""One pass through an epoch: places become frames, frames become samples or batches."""
+"""A pass of a stream through an epoch: where it stands, whose rank this is, what it hands out."""
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
+from demoreel.errors import ArgumentError
 from demoreel.read.order import FrameOrder, Share
 from demoreel.torch.collate import collate_samples
 from demoreel.torch.dataset import LeRobotDataset
-from demoreel.torch.stream_position import Position
+
+_BEYOND = 2**63  # what 64 bits hold
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in the sequence of all epochs.
+
+    Attributes:
+        seed: Of the order.
+        epoch: Which epoch.
+        consumed: Samples of it that all ranks together have been given.
+    """
+
+    seed: int
+    epoch: int
+    consumed: int = 0
+
+    def to_state(self) -> dict[str, int]:
+        """Return it as plain numbers."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], frames: int) -> Position:
+        """Return the position that was saved, in epochs of so many frames.
+
+        Raises:
+            ArgumentError: These are not the numbers of a position.
+        """
+        beyond = {"seed": _BEYOND, "epoch": _BEYOND, "consumed": frames + 1}
+        for name, end in beyond.items():
+            value = state.get(name)
+            if not isinstance(value, int) or not 0 <= value < end:
+                raise ArgumentError(
+                    f"This is no state of this stream: {name} is {value!r}.",
+                    hint="give what state_dict() returned",
+                )
+        return cls(**{name: state[name] for name in beyond})
+
+
+class SharedPosition:
+    """Where the next pass begins, in memory that workers see, also those that live on.
+
+    A worker gets the dataset once, when it is started. What is said to the dataset later (another
+    epoch, another position) reaches it this way, in forked and in spawned workers.
+
+    Args:
+        position: Where the first pass begins.
+    """
+
+    def __init__(self, position: Position) -> None:
+        self._numbers = torch.zeros(4, dtype=torch.int64)
+        self._numbers.share_memory_()  # type: ignore[no-untyped-call]
+        self.set(position)
+
+    def get(self) -> Position:
+        """Return it."""
+        seed, epoch, consumed, _ = self._numbers.tolist()
+        return Position(seed, epoch, consumed)
+
+    def set(self, position: Position) -> None:
+        """Let the next pass begin there."""
+        values = (position.seed, position.epoch, position.consumed, 0)
+        self._numbers.copy_(torch.tensor(values, dtype=torch.int64))
+
+    def is_counted(self) -> None:
+        """Say that passes are counted in the training process: no worker need keep notes."""
+        self._numbers[3] = -1
+
+    def note_the_end(self, epoch: int) -> None:
+        """Remember, from a worker, that an epoch was read to its end."""
+        if self._numbers[3] >= 0:
+            self._numbers[3] = epoch + 1
+
+    def has_ended(self, epoch: int) -> bool:
+        """Whether workers have read that epoch to its end, and none has moved on since."""
+        return int(self._numbers[3]) == epoch + 1
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._numbers.share_memory_()  # type: ignore[no-untyped-call]  # a deep copy was not
+
+
+def checked_seed(seed: int) -> int:
+    """Return a seed that positions can hold.
+
+    Raises:
+        ArgumentError: It is no whole number from 0 to 2**63.
+    """
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < _BEYOND:
+        raise ArgumentError(f"seed must be a whole number from 0 to 2**63, not {seed!r}.")
+    return int(seed)
+
+
+def rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return whose part of the samples is read here.
+
+    If not given: as ``torch.distributed`` says, or the environment that ``torchrun`` makes
+    (``RANK`` and ``WORLD_SIZE``), or the only one.
+
+    Raises:
+        ArgumentError: One of the two was given alone, or there is no such rank.
+    """
+    if (rank is None) != (world_size is None):
+        raise ArgumentError("rank= and world_size= belong together.", hint="give both or neither")
+    if rank is None or world_size is None:
+        rank, world_size = _found_rank()
+    if not 0 <= rank < world_size:
+        raise ArgumentError(f"There is no rank {rank} among {world_size}.")
+    return rank, world_size
+
+
+def _found_rank() -> tuple[int, int]:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return 0, 1
 
 
 @dataclass(slots=True)
-class Progress:
+class PassProgress:
     """How far a pass has come.
 
     Attributes:
@@ -54,7 +175,7 @@ class Pass(Iterator[dict[str, Any]]):
         self,
         dataset: LeRobotDataset,
         order: FrameOrder,
-        progress: Progress,
+        progress: PassProgress,
         finish: Callable[[], None],
     ) -> None:
         self._dataset = dataset
@@ -84,7 +205,7 @@ class Pass(Iterator[dict[str, Any]]):
     def _read(self) -> Sequence[dict[str, Any]]:
         """Read the next step: one batch, or samples that are handed out one by one."""
         frames = self._frames(self._step)
-        if self._dataset.reader.is_far and self._step + 1 < self._share.steps:
+        if self._dataset.reader.is_remote and self._step + 1 < self._share.steps:
             # The next step's bytes travel while this one is decoded.
             self._dataset.reader.prefetch(self._frames(self._step + 1))
         items = self._dataset.__getitems__(frames.tolist())

@@ -12,22 +12,184 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from demoreel.errors import ArgumentError, DemoreelWarning
-from demoreel.hub.needed import INFO
+from demoreel.hub.snapshot import INFO
 from demoreel.read.order import FrameOrder, Share
-from demoreel.storage.far.uris import is_far
+from demoreel.storage.external import AllowExternal
+from demoreel.storage.store import is_uri
 from demoreel.torch.dataset import LeRobotDataset, Transform
-from demoreel.torch.home import recorded_root
-from demoreel.torch.stream_facts import StreamFacts
-from demoreel.torch.stream_loader import StreamLoader
-from demoreel.torch.stream_pass import Pass, Progress
-from demoreel.torch.stream_position import (
+from demoreel.torch.metadata import LeRobotDatasetMetadata
+from demoreel.torch.place import recorded_root
+from demoreel.torch.stream_pass import (
+    Pass,
+    PassProgress,
     Position,
     SharedPosition,
     checked_seed,
     rank_and_world_size,
 )
+
+
+class StreamFacts:
+    """Attributes of the map-style dataset that reads the items."""
+
+    dataset: LeRobotDataset
+
+    @property
+    def repo_id(self) -> str:
+        """What the dataset is called."""
+        return self.dataset.repo_id
+
+    @property
+    def root(self) -> Path:
+        """Where the dataset lies."""
+        return self.dataset.root
+
+    @property
+    def meta(self) -> LeRobotDatasetMetadata:
+        """The dataset's metadata."""
+        return self.dataset.meta
+
+    @property
+    def revision(self) -> str:
+        """The dataset's revision."""
+        return self.dataset.revision
+
+    @property
+    def episodes(self) -> list[int] | None:
+        """The chosen episodes; None if all."""
+        return self.dataset.episodes
+
+    @property
+    def features(self) -> dict[str, dict[str, Any]]:
+        """Every feature's entry in ``info.json``."""
+        return self.dataset.features
+
+    @property
+    def fps(self) -> float:
+        """Frames per second."""
+        return self.dataset.fps
+
+    @property
+    def num_frames(self) -> int:
+        """Frames in the chosen episodes: samples of an epoch, all ranks together."""
+        return self.dataset.num_frames
+
+    @property
+    def num_episodes(self) -> int:
+        """Chosen episodes."""
+        return self.dataset.num_episodes
+
+    @property
+    def delta_timestamps(self) -> dict[str, list[float]] | None:
+        """Windows in seconds."""
+        return self.dataset.delta_timestamps
+
+    @property
+    def delta_indices(self) -> dict[str, list[int]] | None:
+        """Windows in frames."""
+        return self.dataset.delta_indices
+
+    @property
+    def depth_output_unit(self) -> str:
+        """Unit of depth pictures and their statistics."""
+        return self.dataset.depth_output_unit
+
+    @property
+    def image_transforms(self) -> Transform | None:
+        """What is applied to pictures."""
+        return self.dataset.image_transforms
+
+
+class StreamLoader:
+    """Batches of a stream in its order, from workers that live through all epochs.
+
+    Made by ``StreamingLeRobotDataset.loader``. Workers read ahead, so what they have read is more
+    than what the training has seen. Here only what was handed out counts, and ``state_dict`` is
+    right whatever is under way.
+
+    Args:
+        stream: The dataset.
+        num_workers: Processes that read; 0 reads in this one.
+        options: Of torch's ``DataLoader``.
+    """
+
+    def __init__(
+        self, stream: StreamingLeRobotDataset, num_workers: int, options: Mapping[str, Any]
+    ) -> None:
+        self.dataset = stream
+        self.num_workers = num_workers
+        self._loader: DataLoader[dict[str, Any]] = DataLoader(
+            stream,
+            batch_size=None,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            **options,
+        )
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Begin a pass where the dataset stands; see ``StreamingLeRobotDataset.__iter__``."""
+        if not self.num_workers:
+            return iter(self._loader)  # the dataset itself counts
+        return _Delivery(self.dataset, self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to an epoch; see the dataset's method."""
+        self.dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training stands: after the last batch that was handed out."""
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass go on from there; see the dataset's method."""
+        self.dataset.load_state_dict(state)
+
+
+class _Delivery(Iterator[dict[str, Any]]):
+    """Counts what workers deliver. After an error it goes on where it stood, and never just ends.
+
+    Args:
+        stream: Is told how far the training has come.
+        loader: Its workers read.
+    """
+
+    def __init__(self, stream: StreamingLeRobotDataset, loader: DataLoader[dict[str, Any]]) -> None:
+        self._stream = stream
+        self._loader = loader
+        self._is_over = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._progress = self._stream.start_pass()
+        self._batches: Iterator[dict[str, Any]] | None = iter(self._loader)
+
+    def __next__(self) -> dict[str, Any]:
+        if self._is_over:
+            raise StopIteration
+        if self._batches is None:
+            self._stream.go_to(self._progress.position)
+            self._begin()
+        assert self._batches is not None
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._is_over = True
+            self._stream.end_pass(self._progress.begin)
+            raise
+        except Exception as error:
+            # Other workers are further already; all of them begin again at what is missing.
+            self._batches = None
+            # torch's frames would keep the workers from being let go; their words are in the error.
+            raise error.with_traceback(None) from None
+        self._progress.delivered += 1
+        return batch
+
 
 _AT_ONCE = 32  # samples that are read together where no batch size is known
 
@@ -76,7 +238,8 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         cameras: Decode only these; the others are left out of the items.
         image_size: (height, width) to scale pictures to.
         decode_threads: By default every core in a main process and one in a DataLoader worker.
-        storage_options: Of a dataset that lies far away; see ``demoreel.open``.
+        storage_options: Of a remote dataset; see ``demoreel.open``.
+        allow_external: What the Lance tables may name outside the dataset; see ``demoreel.open``.
         cache_dir: Likewise.
         cache_size: Likewise.
         token: For the Hub.
@@ -115,6 +278,7 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         image_size: tuple[int, int] | None = None,
         decode_threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        allow_external: AllowExternal | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_size: int | str | None = None,
         token: str | bool | None = None,
@@ -144,11 +308,12 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
             token=token,
             stream=streaming and _is_elsewhere(name, place),
             storage_options=storage_options,
+            allow_external=allow_external,
             cache_dir=cache_dir,
             cache_size=cache_size,
         )
         self._position = SharedPosition(Position(seed, epoch=0))
-        self._progress: Progress | None = None
+        self._progress: PassProgress | None = None
         self._worker_state: Mapping[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -181,7 +346,7 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         """
         worker = torch.utils.data.get_worker_info()
         begin = self._position.get()
-        progress = self._progress = Progress(begin, self._share(begin.consumed))
+        progress = self._progress = PassProgress(begin, self._share(begin.consumed))
         finish = partial(self.end_pass, begin)
         if worker is not None:
             progress.share = replace(progress.share, worker=worker.id, workers=worker.num_workers)
@@ -269,11 +434,11 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         self.go_to(position)
         self._worker_state = state.get("worker")
 
-    def start_pass(self) -> Progress:
+    def start_pass(self) -> PassProgress:
         """Begin a pass whose batches workers read and ``loader()`` counts."""
         self._position.is_counted()
         begin = self._position.get()
-        self._progress = Progress(begin, self._share(begin.consumed))
+        self._progress = PassProgress(begin, self._share(begin.consumed))
         return self._progress
 
     def end_pass(self, begin: Position) -> None:
@@ -337,13 +502,13 @@ def _name_and_place(
     given: str, root: str | os.PathLike[str] | None
 ) -> tuple[str, str | os.PathLike[str] | None]:
     """Return the ``repo_id`` and ``root`` of what was named: the first argument may be either."""
-    if root is None and not is_far(given) and Path(given).is_dir():
+    if root is None and not is_uri(given) and Path(given).is_dir():
         return Path(given).resolve().name, given
     return given, root
 
 
 def _is_elsewhere(repo_id: str, root: str | os.PathLike[str] | None) -> bool:
     """Whether nothing but the Hub can have it whole; a cache may hold some of its episodes."""
-    if root is not None or is_far(repo_id):
+    if root is not None or is_uri(repo_id):
         return False
     return not (recorded_root(repo_id) / INFO).is_file()

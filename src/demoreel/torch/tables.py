@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -64,8 +65,12 @@ def hf_dataset(dataset: Dataset) -> Any:
     keys = [key for key, feature in dataset.features.items() if not feature.is_camera]
     starts = range(0, len(dataset), _ROWS_AT_ONCE)
     rows = (dataset.rows_of(np.arange(s, min(s + _ROWS_AT_ONCE, len(dataset)))) for s in starts)
-    parts = [pa.table(_arrow(dataset.reader.rows(part, keys))) for part in rows]
+    parts = [pa.table(_arrow(dataset.following(partial(_rows, dataset, p, keys)))) for p in rows]
     return datasets.Dataset(pa.concat_tables(parts)).with_format("torch")
+
+
+def _rows(dataset: Dataset, rows: np.ndarray, keys: list[str]) -> Mapping[str, Any]:
+    return dataset.reader.rows(rows, keys)
 
 
 def _arrow(columns: Mapping[str, Any]) -> dict[str, pa.Array]:

@@ -1,23 +1,45 @@
-"""The codes, one table a family. Whoever adds a family adds its table here."""
+"""The catalogue: every kind of finding, by family.
+
+A new kind is an entry in the table of its family; ``docs/make_checks.py`` makes the tables of
+docs/checks.md from them.
+"""
 
 from __future__ import annotations
 
-from demoreel.check.catalogue import deep, duplicate, lance, metadata, motion, table, video
-from demoreel.check.codes import Code
+from collections.abc import Mapping
 
-EVERY: tuple[Code, ...] = (
-    *metadata.CODES,
-    *table.CODES,
-    *video.CODES,
-    *deep.CODES,
-    *lance.CODES,
-    *motion.CODES,
-    *duplicate.CODES,
-    Code(
+from demoreel.check.catalogue.episodes import DUPLICATE, MOTION
+from demoreel.check.catalogue.metadata import METADATA
+from demoreel.check.catalogue.tables import LANCE, TABLE
+from demoreel.check.catalogue.videos import DEEP, VIDEO
+from demoreel.check.codes import Code, error
+
+_CHECK = (
+    error(
+        "limit-exceeded",
+        "Something is larger than a named limit allows",
+        "Reading it stops: it could take all memory. The message names the limit and the "
+        "environment variable that raises it.",
+    ),
+    error(
         "check-failed",
-        "check",
-        "error",
-        "A check could not be carried out",
-        "Nothing is known of what this check looks for.",
+        "A check failed",
+        "What this check looks for is unknown.",
     ),
 )
+"""Codes of the checks themselves."""
+
+CATALOGUE: Mapping[str, tuple[Code, ...]] = {
+    "metadata": METADATA,
+    "table": TABLE,
+    "video": VIDEO,
+    "deep": DEEP,
+    "lance": LANCE,
+    "motion": MOTION,
+    "duplicate": DUPLICATE,
+    "check": _CHECK,
+}
+"""The codes by family, in the order of reports."""
+
+CODES: Mapping[str, Code] = {code.name: code for codes in CATALOGUE.values() for code in codes}
+"""The codes by name."""

@@ -1,316 +1,333 @@
-"""Codes of what ``meta/`` says: info, features, tasks, episodes, statistics."""
+"""Codes of the metadata."""
 
 from __future__ import annotations
 
-from demoreel.check.codes import REPAIR, Code, makers
-
-_error, _warning, _hint = makers("metadata")
-
+from demoreel.check.codes import REPAIR, error, hint, warning
 
 _NO_OPEN = "The dataset does not open."
 _LEROBOT_STOPS = "lerobot stops when it loads the dataset."
+_STOPS = "Training stops when a frame of it is drawn, maybe hours after the start."
 
-CODES: tuple[Code, ...] = (
-    _error(
+METADATA = (
+    error(
         "info-missing",
         "There is no meta/info.json",
         _NO_OPEN + " Nothing says what the numbers in its tables are.",
         REPAIR,
     ),
-    _error(
+    error(
         "info-unreadable",
         "meta/info.json is not JSON, or not an object",
         _NO_OPEN,
         REPAIR,
     ),
-    _error(
+    error(
         "info-field-wrong",
-        "A field of info.json is missing or makes no sense",
+        "A field of info.json is missing or invalid",
         _NO_OPEN,
         REPAIR,
     ),
-    _warning(
+    warning(
         "info-key-twice",
-        "A key stands twice in info.json",
-        "Programs take the last one, or the first: two of them may read two datasets.",
+        "A key occurs twice in info.json",
+        "Programs use the last one, or the first: two programs may read different values.",
         REPAIR,
     ),
-    _error(
+    error(
         "version-unknown",
-        "The codebase_version is not one that is known",
-        _NO_OPEN + " lerobot refuses other versions, too.",
+        "The codebase_version is unknown",
+        _NO_OPEN + " lerobot refuses other versions as well.",
     ),
-    _error(
+    error(
         "version-mismatch",
-        "The files are of another version than info.json says",
+        "The files have another version than info.json states",
         "The dataset does not open, or opens without its episodes.",
         REPAIR,
     ),
-    _error(
+    error(
         "storage-unknown",
-        "The storage_format is not one that is known",
+        "The storage_format is unknown",
         _NO_OPEN,
     ),
-    _error(
+    error(
         "template-unsafe",
-        "A path template leads outside the folder, or uses tricks of str.format",
-        "Reading files by it could read anything on your disk. demoreel refuses to.",
+        "A path template leads outside the folder, or uses attribute access of str.format",
+        "It could name any file on the disk; demoreel refuses to read by it.",
         REPAIR,
     ),
-    _error(
+    error(
         "template-mismatch",
-        "Files lie elsewhere than the path template says",
-        "No table or no video is found: training stops, or goes on without a camera.",
+        "Files are not where the path template says",
+        "No table or no video is found: training stops, or continues without a camera.",
         REPAIR,
     ),
-    _error(
+    error(
         "feature-unreadable",
-        "A feature's entry in info.json makes no sense",
+        "A feature's entry in info.json is invalid",
         _NO_OPEN,
         REPAIR,
     ),
-    _error(
+    error(
         "feature-default-missing",
-        "A column that every dataset has is not declared",
+        "A default column is not declared",
         "Samples lack it, and lerobot cannot find frames without it.",
         REPAIR,
     ),
-    _error(
+    error(
         "feature-default-type",
         "A default column is declared with another dtype or shape",
         _LEROBOT_STOPS,
         REPAIR,
     ),
-    _warning(
+    warning(
         "feature-names-count",
-        "The names of a feature's dimensions are more or fewer than the dimensions",
-        "Policies and plots that go by name take the wrong joint, or stop.",
+        "A feature has more or fewer names than dimensions",
+        "Policies and plots that select by name use the wrong joint, or stop.",
     ),
-    _warning(
+    warning(
         "feature-names-twice",
         "Two dimensions of a feature have the same name",
-        "Tools that go by name lose one of them.",
+        "Tools that select by name lose one of them.",
     ),
-    _warning(
+    warning(
         "feature-clash",
-        "Two features differ only in dots and underscores, or hold a slash",
-        "Lance has no dots in names, lerobot no slashes: one of them is lost or refused.",
+        "Two feature names differ only in dots and underscores, or contain a slash",
+        "Lance allows no dots in names, lerobot no slashes: a feature is lost or refused.",
     ),
-    _warning(
+    warning(
         "camera-declared-twice",
         "A camera's shape and its video.height, video.width or video.channels differ",
-        "Policies build their networks for pictures that never come.",
+        "Policies build their networks for frames of the wrong size.",
         REPAIR,
     ),
-    _error(
+    error(
         "tasks-missing",
-        "There is no file of tasks",
-        "The dataset does not open: policies that are told their task have none.",
+        "There is no task file",
+        "The dataset does not open: policies that are conditioned on the task have none.",
         REPAIR,
     ),
-    _error(
+    error(
         "tasks-unreadable",
-        "The file of tasks is cut off, or has other columns",
+        "The task file is truncated, or has other columns",
         _NO_OPEN,
         REPAIR,
     ),
-    _error(
+    error(
         "task-twice",
         "Two tasks have the same task_index, or the same text",
-        "Samples are told a task that is not theirs.",
+        "Samples get the task of another episode.",
         REPAIR,
     ),
-    _warning(
+    warning(
         "task-order",
-        "Tasks are not numbered 0, 1, 2 in their order",
-        "lerobot finds a task by its line: samples are told another task.",
+        "Tasks are not numbered 0, 1, 2 in order",
+        "lerobot finds a task by its line: samples get another task.",
         REPAIR,
     ),
-    _warning(
+    warning(
         "task-empty",
         "A task has no text",
-        "Policies that are told their task learn from an empty one.",
+        "Policies that are conditioned on the task learn from an empty text.",
     ),
-    _hint(
+    hint(
         "task-unused",
-        "No episode does a task",
+        "A task is used by no episode",
         "None, unless its episodes were lost.",
     ),
-    _warning(
+    warning(
         "episode-task-unknown",
-        "An episode's metadata name a task that is not in the file of tasks",
-        "Whoever chooses episodes by task misses this one.",
+        "An episode's metadata name a task that is not in the task file",
+        "Selecting episodes by task misses this one.",
         REPAIR,
     ),
-    _error(
+    error(
         "episodes-missing",
         "There is no list of episodes",
         "The dataset does not open: nothing says where an episode begins.",
         REPAIR,
     ),
-    _error(
+    error(
         "episodes-unreadable",
-        "A file of the episodes' metadata is cut off or damaged",
+        "A file of the episodes' metadata is truncated or damaged",
         _NO_OPEN,
         REPAIR,
     ),
-    _error(
+    error(
         "episodes-column-missing",
         "The episodes' metadata lack a column",
         _NO_OPEN,
         REPAIR,
     ),
-    _error(
+    error(
         "episodes-value-missing",
         "A value of the episodes' metadata is missing or not a number",
         _NO_OPEN,
         REPAIR,
     ),
-    _warning(
+    warning(
         "episodes-empty",
-        "There is not a single episode",
+        "There are no episodes",
         "There is nothing to train on.",
     ),
-    _error(
+    error(
         "episode-twice",
         "Two episodes have the same episode_index",
-        "The dataset does not open: which rows are whose cannot be told.",
+        "The dataset does not open: rows cannot be assigned to episodes.",
         REPAIR,
     ),
-    _warning(
+    warning(
         "episode-gap",
         "Episode indices do not run from 0 without a gap",
         "lerobot finds an episode's metadata by its place: samples get another episode's video.",
         REPAIR,
     ),
-    _warning(
+    warning(
         "episode-order",
         "Episodes are not listed in order",
         "lerobot finds an episode's metadata by its place: samples get another episode's video.",
         REPAIR,
     ),
-    _error(
+    error(
         "episode-length",
-        "An episode's length is not a positive number, or impossible",
+        "An episode's length is not a positive number, or is impossibly large",
         _NO_OPEN,
         REPAIR,
     ),
-    _warning(
+    warning(
         "episodes-file-index",
-        "An episode's metadata say that they lie in another file than they do",
+        "An episode's metadata name another file than the one they are in",
         "lerobot appends to or edits the wrong file.",
         REPAIR,
     ),
-    _error(
+    error(
         "range-length",
         "dataset_to_index minus dataset_from_index is not the episode's length",
         "Windows are cut off or padded at the wrong frame.",
         REPAIR,
     ),
-    _error(
+    error(
         "range-gap",
-        "The episodes' ranges of rows overlap or leave rows out",
+        "The episodes' row ranges overlap or leave rows out",
         "Windows at an episode's edge reach into another, or almost every frame is padded.",
         REPAIR,
     ),
-    _error(
+    error(
         "total-episodes",
-        "info.json counts other episodes than there are",
-        "lerobot walks by this count: it misses episodes, or asks for some that do not exist.",
+        "total_episodes in info.json is wrong",
+        "lerobot iterates by this count: it misses episodes, or asks for some that do not exist.",
         REPAIR,
     ),
-    _error(
+    error(
         "total-frames",
-        "info.json counts other frames than the episodes have",
+        "total_frames in info.json is wrong",
         "Samplers draw frames that do not exist, or never draw the last ones.",
         REPAIR,
     ),
-    _warning(
+    warning(
         "total-tasks",
-        "info.json counts other tasks than there are",
+        "total_tasks in info.json is wrong",
         "The next recording numbers its tasks wrongly.",
         REPAIR,
     ),
-    _warning(
+    warning(
         "total-videos",
-        "info.json counts other videos or chunks than there are",
+        "total_videos or total_chunks in info.json is wrong",
         "Tools that fetch by count leave some out.",
         REPAIR,
     ),
-    _warning(
+    warning(
         "split-unreadable",
         "A split is not of the form first:stop",
-        "Whoever trains on that split stops, or takes every episode.",
+        "Training on that split stops, or uses every episode.",
         REPAIR,
     ),
-    _error(
+    error(
         "split-overlap",
         "Two splits share episodes",
-        "Validation measures what was trained on: its numbers mean nothing.",
+        "Validation uses training data: its numbers are meaningless.",
         REPAIR,
     ),
-    _warning(
+    warning(
         "split-past-end",
         "A split names episodes that do not exist",
-        "Whoever trains on that split stops.",
+        "Training on that split stops.",
         REPAIR,
     ),
-    _hint(
+    hint(
         "split-left-out",
         "Some episodes are in no split",
-        "Whoever trains by splits never sees them.",
+        "Training by splits never uses them.",
     ),
-    _warning(
+    warning(
         "stats-missing",
         "There are no statistics",
-        "Policies cannot normalise: training stops, or goes on with raw numbers.",
+        "Policies cannot normalise: training stops, or continues with raw numbers.",
         REPAIR,
     ),
-    _error(
+    error(
         "stats-unreadable",
         "The statistics are not JSON, or not lists of numbers",
         "Policies cannot normalise: training stops.",
         REPAIR,
     ),
-    _warning(
+    warning(
         "stats-feature-missing",
         "A feature has no statistics",
         "A policy that uses it cannot normalise it.",
         REPAIR,
     ),
-    _error(
+    error(
         "stats-shape",
         "A feature's statistics have another size than the feature",
-        "Normalising stops, or spreads one number over all dimensions.",
+        "Normalisation stops, or applies one number to all dimensions.",
         REPAIR,
     ),
-    _error(
+    error(
         "stats-impossible",
-        "Statistics that cannot be: not finite, a minimum above the maximum, a negative spread",
-        "Normalising gives NaN, and so does the loss.",
+        "Statistics are impossible: not finite, a minimum above the maximum, a negative std",
+        "Normalised values are NaN, and so is the loss.",
         REPAIR,
     ),
-    _warning(
+    warning(
         "stats-count",
-        "The statistics were made from another number of frames",
-        "They are of other data: normalising is off.",
+        "The statistics are of another number of frames",
+        "They describe other data: normalisation is wrong.",
         REPAIR,
     ),
-    _warning(
+    warning(
         "episode-stats-missing",
-        "Some episodes have no statistics of their own",
+        "Some episodes have no statistics",
         "The whole dataset's statistics leave them out, as will those after merging or deleting.",
         REPAIR,
     ),
-    _warning(
+    warning(
         "commit-pending",
-        "A recording was interrupted before its last episodes were in place",
-        "Until it is opened with demoreel, others miss the last episodes, or see half of one.",
-        "demoreel info {dataset}",
+        "A writer was interrupted in the middle of a commit",
+        "The dataset does not open until the commit is completed; other programs see half of it.",
+        "demoreel finish {dataset}",
     ),
-    _hint(
+    hint(
+        "episodes-waiting",
+        "Saved episodes wait to be encoded and committed",
+        "demoreel reads them in place; other programs miss them until they are committed.",
+        "demoreel finish {dataset}",
+    ),
+    warning(
+        "episode-waiting-damaged",
+        "A saved episode that waits to be committed is damaged",
+        "It cannot be read, and is kept unchanged; the others can be read.",
+        "demoreel finish {dataset}",
+    ),
+    warning(
+        "link-outside",
+        "A link leads out of the dataset's folder",
+        "It can be read on this machine only; copying, publishing and recording are refused, as "
+        "the target may not be meant for others.",
+    ),
+    hint(
         "files-left-over",
-        "Files lie here that belong to no dataset",
-        "None; they take room, and are often all that is left of an interrupted recording.",
+        "The folder has files that are not part of a dataset",
+        "None; they take space, and are often what remains of an interrupted recording.",
     ),
 )
+"""Codes of what ``meta/`` says: info, features, tasks, episodes, statistics."""

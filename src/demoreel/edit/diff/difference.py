@@ -29,7 +29,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DifferencePlace:
     """A frame in both datasets.
 
     Attributes:
@@ -58,7 +58,7 @@ class ColumnDifference:
     key: str
     frames: int
     episodes: int
-    first: Place
+    first: DifferencePlace
     largest: float | None
 
 
@@ -99,7 +99,7 @@ class PictureDifference:
     frames: int
     decoded: int
     episodes: int
-    first: Place
+    first: DifferencePlace
     largest: float | None
     mean: float | None
     psnr: float | None

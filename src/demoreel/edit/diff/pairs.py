@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from demoreel.layouts.base import Column, Reader
+from demoreel.layouts.columns import rows_at_once
 from demoreel.model import DEFAULT_FEATURES, Episode
 
 _ROWS_AT_ONCE = 1 << 16
@@ -123,6 +124,8 @@ def runs_of(pairs: Sequence[Pair], a: Side, b: Side) -> Iterator[list[Pair]]:
     """Group pairs whose episodes stand side by side in both datasets: they are read in one go."""
     run: list[Pair] = []
     rows = 0
+    sides = (a.reader.info.features, b.reader.info.features)
+    most = min(rows_at_once(features.values(), _ROWS_AT_ONCE) for features in sides)
     for pair in pairs:
         more = max(a.length(pair.a), b.length(pair.b))
         if run:
@@ -130,7 +133,7 @@ def runs_of(pairs: Sequence[Pair], a: Side, b: Side) -> Iterator[list[Pair]]:
                 a.position(pair.a) == a.position(run[-1].a) + 1
                 and b.position(pair.b) == b.position(run[-1].b) + 1
             )
-            if not goes_on or rows + more > _ROWS_AT_ONCE:
+            if not goes_on or rows + more > most:
                 yield run
                 run, rows = [], 0
         run.append(pair)

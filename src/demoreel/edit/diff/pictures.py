@@ -9,9 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from demoreel.edit.diff.difference import PictureDifference, Place
+from demoreel.edit.diff.difference import DifferencePlace, PictureDifference
 from demoreel.edit.diff.pairs import Pair, Side
-from demoreel.layouts.base import Clip
+from demoreel.layouts.base import VideoClip
+from demoreel.layouts.columns import FEW_BYTES, image_steps
 from demoreel.media.packets import PacketIndex
 from demoreel.media.video import Video
 from demoreel.read.pictures import Camera
@@ -28,13 +29,13 @@ _LEVELS = 255.0
 
 
 @dataclass(slots=True)
-class _Found:
+class _FoundFrames:
     """What was found with one camera so far."""
 
     decoded: int = 0
     frames: int = 0
     episodes: int = 0
-    first: Place | None = None
+    first: DifferencePlace | None = None
     largest: float | None = 0.0
     sum: float = 0.0
     values: int = 0
@@ -66,7 +67,7 @@ class Pictures:
             for key in (a.reader.info.cameras if pixels != "none" else ())
             if key in b.reader.info.cameras and mine[key].is_depth == theirs[key].is_depth
         }
-        self._found = {key: _Found() for key in self._cameras}
+        self._found = {key: _FoundFrames() for key in self._cameras}
 
     @property
     def decoded(self) -> int:
@@ -113,9 +114,12 @@ class Pictures:
         one, other = self._cameras[key]
         every = np.arange(length)
         if one.in_tables and other.in_tables:
-            return np.concatenate(
-                [self._other_bytes(key, pair, part) for part in _parts(every, _ROWS_AT_ONCE)]
+            rows = self._a.start(pair.a) + every
+            steps = image_steps(
+                self._a.reader.encoded, rows, [key], _ROWS_AT_ONCE, most_bytes=FEW_BYTES
             )
+            found = [self._other_bytes(key, pair, every[at:to]) for at, to in steps]
+            return np.concatenate([every[:0], *found])
         if one.in_tables or other.in_tables:
             return every
         clip_a = self._a.reader.clip(self._a.position(pair.a), key)
@@ -148,9 +152,9 @@ class Pictures:
             if not same_size:
                 found.largest = None
             if found.first is None:
-                found.first = Place(self._a.number(pair.a), self._b.number(pair.b), frame)
+                found.first = DifferencePlace(self._a.number(pair.a), self._b.number(pair.b), frame)
 
-    def _differs(self, found: _Found, a: np.ndarray, b: np.ndarray) -> bool:
+    def _differs(self, found: _FoundFrames, a: np.ndarray, b: np.ndarray) -> bool:
         found.values += a.size
         if np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
             return False
@@ -174,7 +178,7 @@ def _parts(frames: np.ndarray, size: int) -> Iterator[np.ndarray]:
 # ── Packets ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _other_packets(a: Clip, b: Clip, length: int) -> np.ndarray:
+def _other_packets(a: VideoClip, b: VideoClip, length: int) -> np.ndarray:
     """Return, for each frame, whether the packets that it is decoded from differ."""
     one, other = a.video.index, b.video.index
     if one.codec != other.codec:

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demoreel.edit.diff.difference import ColumnDifference, Place
+from demoreel.edit.diff.difference import ColumnDifference, DifferencePlace
 from demoreel.edit.diff.pairs import Pair, Side
 from demoreel.layouts.base import Column, Reader
 
 
 @dataclass(slots=True)
-class _Found:
+class _FoundRows:
     """What was found in one column so far."""
 
-    first: Place
+    first: DifferencePlace
     frames: int = 0
     episodes: int = 0
     largest: float | None = None
 
 
-class Rows:
+class ComparedRows:
     """Compares rows and remembers where they differ.
 
     Args:
@@ -37,7 +37,7 @@ class Rows:
         self._tolerance = tolerance
         self._columns = _comparable(a.reader, b.reader)
         self._texts = dict(a.reader.tasks), dict(b.reader.tasks)
-        self._found: dict[str, _Found] = {}
+        self._found: dict[str, _FoundRows] = {}
         self.frames = 0
 
     def found(self) -> Iterator[ColumnDifference]:
@@ -77,7 +77,7 @@ class Rows:
         name = "task" if key == "task_index" else key
         if name not in self._found:
             numbers = self._a.number(pair.a), self._b.number(pair.b)
-            self._found[name] = _Found(Place(*numbers, int(np.argmax(differs))))
+            self._found[name] = _FoundRows(DifferencePlace(*numbers, int(np.argmax(differs))))
         found = self._found[name]
         found.frames += int(differs.sum())
         found.episodes += 1

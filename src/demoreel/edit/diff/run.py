@@ -17,16 +17,18 @@ import numpy as np
 from demoreel.edit.diff.difference import Difference, Said, StatisticDifference
 from demoreel.edit.diff.pairs import Pair, Side, matched, runs_of
 from demoreel.edit.diff.pictures import Pictures, Pixels
-from demoreel.edit.diff.rows import Rows
-from demoreel.edit.features import flat_names
-from demoreel.edit.sources import far_dataset_in
+from demoreel.edit.diff.rows import ComparedRows
+from demoreel.edit.sources import remote_dataset_in
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.model import Feature
+from demoreel.model.feature import flat_names
 from demoreel.read.dataset import Dataset
-from demoreel.storage.far.fetch import local_copies, part_of
-from demoreel.storage.far.uris import is_far
+from demoreel.storage.external import AllowExternal
+from demoreel.storage.external import allow_external as allow
+from demoreel.storage.remote.fetch import local_copies, part_of
+from demoreel.storage.store import is_uri
 
 if TYPE_CHECKING:
     from demoreel.edit.cut import PathLike, Rooted
@@ -47,10 +49,13 @@ def diff(
     tolerance: float = 0.0,
     pixel_tolerance: float = 0.0,
     storage_options: Mapping[str, Any] | None = None,
+    allow_external: AllowExternal | None = None,
     report: Callable[[float], None] | None = None,
 ) -> Difference:
     """Say where two datasets differ; see ``demoreel.diff``."""
     _check(match, pixels, tolerance, pixel_tolerance)
+    for side in (a, b):
+        allow(side if isinstance(side, (str, os.PathLike)) else side.root, allow_external)
     fetching = part_of(report, 0.0, _FETCHING)
     with local_copies((a, b), storage_options=storage_options, report=fetching) as copies:
         found = _compared(
@@ -68,7 +73,7 @@ def diff(
 def _name(dataset: PathLike | Dataset | Rooted, folder: str) -> str:
     if isinstance(dataset, Dataset):
         return dataset.uri or folder
-    return str(dataset) if is_far(dataset) else folder
+    return str(dataset) if is_uri(dataset) else folder
 
 
 def _compared(
@@ -82,7 +87,7 @@ def _compared(
     report: Callable[[float], None] | None,
 ) -> Difference:
     pairs, only_a, only_b = matched(left, right, by_content=match == "content")
-    rows = Rows(left, right, tolerance)
+    rows = ComparedRows(left, right, tolerance)
     pictures = Pictures(left, right, pixels, pixel_tolerance)
     total = max(1, sum(left.length(pair.a) for pair in pairs))
     done = 0
@@ -121,7 +126,7 @@ def _check(match: str, pixels: str, tolerance: float, pixel_tolerance: float) ->
 
 
 def _side(dataset: PathLike | Dataset | Rooted) -> Side:
-    dataset = far_dataset_in(dataset) or dataset
+    dataset = remote_dataset_in(dataset) or dataset
     if isinstance(dataset, Dataset):
         every = dataset.reader.episodes
         chosen = [every.position_of(n) for n in dataset.episodes.episode_index.tolist()]

@@ -10,19 +10,19 @@ import numpy as np
 
 from demoreel.edit.clips import Clip, CutList
 from demoreel.edit.features import View
-from demoreel.edit.footage import Footage, Shot
 from demoreel.edit.target_info import Layout
+from demoreel.edit.video_plan import CameraClip, VideoPlan
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
-from demoreel.layouts.lance_reader import LanceReader
+from demoreel.layouts.lance.reader import LanceReader
+from demoreel.layouts.lance.tables import newest_version
 from demoreel.model import Info
-from demoreel.storage.lance_versions import newest_version
 
 _ON_THE_CLOCK = 1e-4  # seconds; as near as lerobot wants it
 
 
 @dataclass(slots=True)
-class KeptFootage(Footage):
+class KeptVideoPlan(VideoPlan):
     """One camera whose videos stay as they are.
 
     Attributes:
@@ -37,9 +37,9 @@ class KeptFootage(Footage):
         return self.seconds
 
 
-def kept_footage(
-    shots: Sequence[Shot], reader: Reader, view: View, info: Info
-) -> dict[str, Footage]:
+def kept_videos(
+    camera_clips: Sequence[CameraClip], reader: Reader, view: View, info: Info
+) -> dict[str, VideoPlan]:
     """Return for each camera where clips lie in the videos that are there.
 
     Cost: reads the table of packets of every video that clips lie in.
@@ -48,24 +48,28 @@ def kept_footage(
         VideoError: A video is missing or broken.
         FrameMismatchError: Metadata and video do not agree.
     """
-    return {key: _kept(shots, reader, str(view.origin[key]), info) for key in info.video_keys}
+    return {
+        key: _kept(camera_clips, reader, str(view.origin[key]), info) for key in info.video_keys
+    }
 
 
-def _kept(shots: Sequence[Shot], reader: Reader, key: str, info: Info) -> KeptFootage:
-    positions = np.array([shot.position for shot in shots])
+def _kept(
+    camera_clips: Sequence[CameraClip], reader: Reader, key: str, info: Info
+) -> KeptVideoPlan:
+    positions = np.array([camera_clip.position for camera_clip in camera_clips])
     columns = reader.episode_columns()
     said = columns[f"videos/{key}/from_timestamp"][positions]
-    first, seconds = np.empty(len(shots), np.int64), np.empty(len(shots))
-    rate = np.empty(len(shots))
-    for number, shot in enumerate(shots):
-        place = reader.clip(shot.position, key)
-        first[number] = place.frames(np.array([shot.frames[0]]))[0]
+    first, seconds = np.empty(len(camera_clips), np.int64), np.empty(len(camera_clips))
+    rate = np.empty(len(camera_clips))
+    for number, camera_clip in enumerate(camera_clips):
+        place = reader.clip(camera_clip.position, key)
+        first[number] = place.frames(np.array([camera_clip.frames[0]]))[0]
         rate[number] = info.fps * place.step
         clock = float(place.video.index.seconds[first[number]])
-        as_said = float(said[number]) + shot.frames[0] / info.fps
+        as_said = float(said[number]) + camera_clip.frames[0] / info.fps
         # Where neighbours are gone, only the clock can tell where an episode begins.
         seconds[number] = as_said if abs(as_said - clock) < _ON_THE_CLOCK else clock
-    return KeptFootage(
+    return KeptVideoPlan(
         videos=[],
         chunk=columns[f"videos/{key}/chunk_index"][positions],
         file=columns[f"videos/{key}/file_index"][positions],

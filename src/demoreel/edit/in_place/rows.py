@@ -12,25 +12,29 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from demoreel.edit.lance_result import Tables
 from demoreel.edit.plan import Plan
-from demoreel.edit.statistics.facts import Facts
 from demoreel.edit.table_work import TableJob, numbered_clips
 from demoreel.errors import ArgumentError, TableError
 from demoreel.layouts.base import Column
 from demoreel.layouts.find_rows import find_rows
-from demoreel.layouts.lance_out import FEATURE_NOTE
-from demoreel.layouts.lance_rows import column_names
+from demoreel.layouts.lance.schemas import FEATURE_NOTE, LanceSchema, column_names, rows_batch
+from demoreel.layouts.lance.versions import (
+    GrowingTable,
+    StandIn,
+    change_columns,
+    indices_of,
+    keep_rows,
+    scan_ids,
+)
 from demoreel.model import DEFAULT_FEATURES
+from demoreel.stats.columns import Facts
 from demoreel.storage.arrow import as_numpy
-from demoreel.storage.lance_edits import change_columns, indices_of, keep_rows, scan_ids
-from demoreel.storage.lance_versions import GrowingTable, StandIn
 
 _WHO = ("episode_index", "frame_index")
 
 
 def rewrite_rows(
-    plan: Plan, tables: Tables, frames: GrowingTable, folder: Path, facts: Facts
+    plan: Plan, tables: LanceSchema, frames: GrowingTable, folder: Path, facts: Facts
 ) -> StandIn:
     """Make the next version of the table of rows, with the indices that it had.
 
@@ -53,7 +57,7 @@ def rewrite_rows(
     if pictured:
         _keep_pictures(plan, tables, columns, stand_in, clips)
     else:
-        batches = (tables.batch(columns.schema, clip) for clip in clips)
+        batches = (rows_batch(columns.schema, clip) for clip in clips)
         stand_in.replace_rows(columns.schema, batches)
     stand_in.make_indices(columns.renamed_keys(indices_of(before)))
     return stand_in
@@ -92,11 +96,11 @@ class _Columns:
         origin: The old column of each; those that are added have none.
     """
 
-    def __init__(self, plan: Plan, tables: Tables, before: pa.Schema) -> None:
+    def __init__(self, plan: Plan, tables: LanceSchema, before: pa.Schema) -> None:
         view, names = plan.views[0], column_names(plan.readers[0].info)
         self.origin: dict[str, str] = {}
         fields = []
-        for field in tables.schema(plan.info):
+        for field in tables.rows(plan.info):
             key = field.metadata[FEATURE_NOTE].decode()
             old = key if key in DEFAULT_FEATURES else view.origin[key]
             if old is not None and names[old] in before.names:
@@ -142,7 +146,7 @@ class _Columns:
 
 def _keep_pictures(
     plan: Plan,
-    tables: Tables,
+    tables: LanceSchema,
     columns: _Columns,
     stand_in: StandIn,
     clips: Iterator[dict[str, Column]],
@@ -160,9 +164,9 @@ def _keep_pictures(
     replaced, added = columns.replaced(said if moved else set()), columns.added
     changed, new = [], []
     for clip in clips:
-        changed.append(tables.batch(replaced, clip))
+        changed.append(rows_batch(replaced, clip))
         if len(added):
-            new.append(tables.batch(added, clip))
+            new.append(rows_batch(added, clip))
     keep_rows(stand_in, ids[places], pa.Table.from_batches(changed, replaced))
     change_columns(
         stand_in,

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from demoreel.edit.in_place.run import only_writer, put_hint, replace_metadata
+from demoreel.edit.in_place.run import only_writer, replace_metadata
 from demoreel.errors import ArgumentError, MetadataError
 from demoreel.layouts.appending import no_room_is_an_error
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.lance_history import (
+from demoreel.layouts.lance import versions as lance_versions
+from demoreel.layouts.lance.history import (
     copy_metadata,
     keep_metadata,
     keep_settled,
@@ -21,11 +22,12 @@ from demoreel.layouts.lance_history import (
     note_version,
     notes,
 )
-from demoreel.layouts.lance_reader import LanceReader
+from demoreel.layouts.lance.reader import LanceReader
+from demoreel.layouts.lance.tables import versions_of
+from demoreel.layouts.lance.versions import GrowingTable
 from demoreel.layouts.v3.episode_table import EpisodeTable
-from demoreel.storage import lance_tags
-from demoreel.storage.journal import roll_forward, transaction
-from demoreel.storage.lance_versions import GrowingTable, versions_of
+from demoreel.storage.commit.journal import carry_out, transaction
+from demoreel.storage.links import refuse_links_out
 
 PathLike = str | os.PathLike[str]
 
@@ -66,7 +68,7 @@ def versions(path: PathLike) -> list[Version]:
     """
     root, table = _rows_table(path)
     names: dict[int, list[str]] = {}
-    for name, number in sorted(lance_tags.list_tags(table).items()):
+    for name, number in sorted(lance_versions.list_tags(table).items()):
         names.setdefault(number, []).append(name)
     did = notes(root)
     lengths: dict[Path, np.ndarray] = {}
@@ -79,7 +81,7 @@ def versions(path: PathLike) -> list[Version]:
             done=did.get(each.number, each.done),
             tags=tuple(names.get(each.number, ())),
         )
-        for each in lance_tags.list_versions(table)
+        for each in lance_versions.list_versions(table)
     ]
 
 
@@ -115,18 +117,19 @@ def tag(path: PathLike, name: str, *, version: int | None = None, delete: bool =
             such version.
     """
     root, table = _rows_table(path)
+    refuse_links_out(root)
     if delete:
         if version is not None:
             raise ArgumentError("A tag is deleted by its name alone.", hint="leave version out")
-        return lance_tags.remove_tag(table, name)
+        return lance_versions.remove_tag(table, name)
     there = versions_of(table)
     number = max(there) if version is None else version
     if number not in there:
         raise _no_version(root, str(number), max(there))
-    lance_tags.refuse_odd_name(name)
+    lance_versions.refuse_odd_name(name)
     with no_room_is_an_error(root):
         keep_settled(root, lambda: max(versions_of(table)))
-        lance_tags.add_tag(table, name, number)
+        lance_versions.add_tag(table, name, number)
     return number
 
 
@@ -171,16 +174,15 @@ def _restore(root: Path, table: Path, number: int) -> None:
         stand_in.restore(number)
         keep_metadata(root, rows.version)
         made = stand_in.move_into(changes, root)
-        put_hint(changes, table.name, made)
         note_version(changes, made, f"went back to version {number}")
         copy_metadata(meta, changes.folder / "meta")  # not the very files: others write into them
         replace_metadata(root, changes.folder / "meta", changes)
         changes.record()
-        roll_forward(root)
+        carry_out(root)
 
 
 def _rows_table(path: PathLike) -> tuple[Path, Path]:
-    reader = open_reader(Path(path))
+    reader = open_reader(Path(path), pending=False)  # those that wait are of no version yet
     if not isinstance(reader, LanceReader):
         raise ArgumentError(
             f"This dataset's layout is {reader.layout}; only Lance datasets have versions.",
@@ -193,7 +195,7 @@ def _rows_table(path: PathLike) -> tuple[Path, Path]:
 def _number(root: Path, table: Path, version: int | str) -> int:
     there = versions_of(table)
     if isinstance(version, str) and not version.isdigit():
-        tags = lance_tags.list_tags(table)
+        tags = lance_versions.list_tags(table)
         if version not in tags:
             known = f"there are: {', '.join(sorted(tags))}" if tags else "it has none"
             raise ArgumentError(f"The dataset has no tag {version!r}.", hint=known, dataset=root)

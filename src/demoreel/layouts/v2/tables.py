@@ -11,15 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from demoreel.errors import TableError
+from demoreel.errors import TableError, refuse_shortage
 from demoreel.layouts import arrow_in
 from demoreel.model import Episodes, Feature
 from demoreel.storage.arrow import UNREADABLE, as_numpy
 from demoreel.storage.local import refuse_special
+from demoreel.storage.parquet import open_parquet
 
 _WHICH_ROW = ("episode_index", "frame_index")
+_SMALL = 1 << 24  # bytes of a file that is read whole
 
 
 def numbers_at_once(
@@ -58,14 +59,18 @@ def numbers_at_once(
             feature.key: arrow_in.numbers(_array(together, feature.key), feature, where="")
             for feature in wanted
         }
-    except (TableError, KeyError, *UNREADABLE):
+    except (TableError, KeyError, *UNREADABLE) as error:
+        refuse_shortage(error)
         return None
 
 
 def _columns_of(path: Path, keys: list[str]) -> pa.Table:
     refuse_special(path)
+    if path.stat().st_size > _SMALL:
+        with open_parquet(path) as parquet:
+            return parquet.read(keys)
     # One read of the file, and no thread: a few kilobytes are decoded before one has woken up.
-    return pq.ParquetFile(pa.BufferReader(path.read_bytes())).read(columns=keys, use_threads=False)
+    return open_parquet(path.read_bytes()).read(keys, use_threads=False)
 
 
 def _says(column: pa.ChunkedArray, expected: np.ndarray) -> bool:

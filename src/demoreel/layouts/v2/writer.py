@@ -1,22 +1,20 @@
-"""Writing LeRobot v2.0 and v2.1: one table and one video per camera for each episode."""
+"""How LeRobot v2.0 and v2.1 are written: a table and a video per camera for each episode."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 
-from demoreel.errors import ArgumentError
 from demoreel.layouts.writing import (
-    Intake,
-    NewEpisode,
+    EpisodeDraft,
     PathLike,
-    Values,
-    staged_writer,
+    ProbedVideo,
+    TableWriter,
+    Writer,
     write_json,
     write_json_lines,
 )
@@ -24,124 +22,83 @@ from demoreel.media.remux import join
 from demoreel.model import Info, Stats, stats_to_json
 
 
-class Writer:
-    """Writes a v2 dataset into an empty folder, episode by episode.
+class V2Writer(Writer):
+    """Writes a v2 dataset; the version in ``info`` decides which.
 
-    The contract is that of ``layouts.v3.writer.Writer``. The two versions differ in their
-    statistics: v2.0 keeps those of the whole dataset (``commit(stats=...)``), v2.1 those of each
-    episode (``add_episode(stats=...)``); what a version has no place for is not written.
-
-    Args:
-        root: The folder to fill.
-        info: What the dataset is to be; its version decides. Its totals are ignored.
-
-    Raises:
-        ArgumentError: ``info`` is not of version v2.0 or v2.1, or a feature cannot be stored.
+    The two versions differ in their statistics: v2.0 keeps those of the whole dataset, v2.1 those
+    of each episode; what a version has no place for is not written.
     """
 
+    versions = ("v2.0", "v2.1")
+
     def __init__(self, root: PathLike, info: Info) -> None:
-        if info.version not in ("v2.0", "v2.1"):
-            raise ArgumentError(f"This writer writes v2.0 and v2.1, not {info.version}.")
-        self.root = Path(root)
-        self.info = info
-        self.committed = False
-        self._intake = Intake(info, version=info.version)
+        super().__init__(root, info)
         self._episodes: list[dict[str, Any]] = []
         self._stats: list[dict[str, Any]] = []
 
-    def default_columns(
-        self, tasks: Sequence[str], *, timestamps: Values | None = None
-    ) -> dict[str, np.ndarray]:
-        """Return the columns (timestamp, index, ...) that the next ``add_episode`` will add."""
-        return self._intake.default_columns(tasks, timestamps=timestamps)
-
-    def add_episode(
-        self,
-        columns: Mapping[str, Values],
-        *,
-        tasks: Sequence[str],
-        videos: Mapping[str, PathLike] | None = None,
-        images: Mapping[str, Sequence[bytes]] | None = None,
-        stats: Stats | None = None,
-    ) -> int:
-        """Write one episode and return its index; see ``layouts.v3.writer.Writer``.
-
-        Raises:
-            ArgumentError: Something is missing, or of another shape or type than declared.
-            UnknownKeyError: Something is given that is not declared.
-            VideoError: A video does not open.
-            FrameMismatchError: A video has not as many frames as there are tasks.
-        """
-        self._refuse_committed()
-        episode = self._intake.check(
-            columns, tasks=tasks, videos=videos or {}, images=images or {}, stats=stats
-        )
-        table = self._path(self.info.data_path.format(**self._names(episode)))
-        pq.write_table(episode.table, table, compression="snappy", row_group_size=episode.length)
-        for key, video in episode.videos.items():
+    def _write(
+        self, draft: EpisodeDraft, table: pa.Table, videos: Mapping[str, ProbedVideo]
+    ) -> None:
+        number = self._intake.episodes
+        names = {"episode_chunk": number // self.info.chunks_size, "episode_index": number}
+        with TableWriter(self.root / self.info.data_path.format(**names), table.schema) as writer:
+            writer.write(table)
+        for key, video in videos.items():
             assert self.info.video_path is not None
-            name = self.info.video_path.format(**self._names(episode), video_key=key)
-            join([video.path], self._path(name), fps=self.info.fps)
-        self._episodes.append(
-            {"episode_index": episode.index, "tasks": episode.tasks, "length": episode.length}
+            path = self.root / self.info.video_path.format(**names, video_key=key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            join([video.path], path, fps=self.info.fps)
+        about = {"episode_index": number, "tasks": draft.task_names, "length": draft.length}
+        self._episodes.append(about)
+        if draft.stats:
+            self._stats.append({"episode_index": number, "stats": stats_to_json(draft.stats)})
+
+    def _finish(self, info: Info, stats: Stats | None) -> None:
+        is_old = info.version == "v2.0"
+        write_metadata(
+            self.root / "meta",
+            info,
+            self._episodes,
+            self._intake.tasks,
+            stats=stats if is_old else None,
+            episode_stats=() if is_old else self._stats,
         )
-        if stats is not None:
-            self._stats.append({"episode_index": episode.index, "stats": stats_to_json(stats)})
-        self._intake.accept(episode)
-        return episode.index
-
-    def commit(self, *, stats: Stats | None = None) -> None:
-        """Write the metadata.
-
-        Args:
-            stats: Statistics of the whole dataset, for v2.0; v2.1 has no place for them.
-
-        Raises:
-            ArgumentError: There are no episodes, or this was called before.
-        """
-        self._refuse_committed()
-        count = self._intake.episodes
-        info = self._intake.final_info(
-            total_videos=count * len(self.info.video_keys),
-            total_chunks=-(-count // self.info.chunks_size),
-        )
-        meta = self.root / "meta"
-        tasks = [{"task_index": n, "task": task} for task, n in self._intake.tasks.items()]
-        write_json_lines(meta / "tasks.jsonl", tasks)
-        write_json_lines(meta / "episodes.jsonl", self._episodes)
-        if self.info.version == "v2.0" and stats is not None:
-            write_json(meta / "stats.json", stats_to_json(stats))
-        if self.info.version == "v2.1" and self._stats:
-            write_json_lines(meta / "episodes_stats.jsonl", self._stats)
-        write_json(meta / "info.json", info.to_json())
-        self.committed = True
-
-    def close(self) -> None:
-        """Do nothing: between episodes no file is open. Here for the common contract."""
-
-    def _names(self, episode: NewEpisode) -> dict[str, int]:
-        chunk = episode.index // self.info.chunks_size
-        return {"episode_chunk": chunk, "episode_index": episode.index}
-
-    def _path(self, name: str) -> Path:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def _refuse_committed(self) -> None:
-        if self.committed:
-            raise ArgumentError("This dataset is already committed.", dataset=self.root)
 
 
-@contextmanager
-def create(target: PathLike, info: Info) -> Iterator[Writer]:
-    """Yield a writer whose dataset appears at ``target``, whole, when the block ends.
+def write_metadata(
+    meta: Path,
+    info: Info,
+    episodes: Sequence[Mapping[str, Any]],
+    tasks: Mapping[str, int],
+    *,
+    details: Mapping[str, Mapping[str, Any]] | None = None,
+    stats: Stats | None = None,
+    episode_stats: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Write all of ``meta/``; nothing is forced to disk.
 
-    The block must call ``commit()``; without it, or if it raises, ``target`` stays as it was.
-
-    Raises:
-        TargetExistsError: There is something at ``target``.
-        ArgumentError: The block ended without ``commit()``.
+    Args:
+        meta: The folder; it is made.
+        info: What the dataset is; the totals that only v2 has are added.
+        episodes: What is known of each episode.
+        tasks: The number of each text.
+        details: What else is said of a task, by its text.
+        stats: Statistics of the whole dataset.
+        episode_stats: Statistics of each episode, beside its number.
     """
-    with staged_writer(target, lambda folder: Writer(folder, info)) as writer:
-        yield writer
+    about = details or {}
+    numbers = [
+        {**about.get(text, {}), "task_index": number, "task": text}
+        for text, number in tasks.items()
+    ]
+    write_json_lines(meta / "tasks.jsonl", numbers)
+    write_json_lines(meta / "episodes.jsonl", episodes)
+    if episode_stats:
+        write_json_lines(meta / "episodes_stats.jsonl", episode_stats)
+    if stats:
+        write_json(meta / "stats.json", stats_to_json(stats))
+    totals = {
+        "total_videos": info.total_episodes * len(info.video_keys),
+        "total_chunks": -(-info.total_episodes // info.chunks_size),
+    }
+    write_json(meta / "info.json", replace(info, extra={**info.extra, **totals}).to_json())

@@ -1,7 +1,7 @@
 """Appending to LeRobot v3.0, an episode a commit.
 
-An episode comes with files of its own: a table, a video per camera, a row of metadata. They are
-put in place by ``storage/journal.py`` in this order: videos, table, metadata, tasks, statistics,
+An episode comes with files of its own: a table, a video per camera, a row of metadata. They are put
+in place by ``storage/commit/journal.py`` in this order: videos, table, metadata, tasks, statistics,
 ``info.json``. lerobot, which knows nothing of commits, believes ``info.json`` about how much there
 is; so at every instant it reads all of the episodes that it is told of. What an append costs does
 not depend on how many episodes there are.
@@ -13,17 +13,17 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 
-from demoreel.errors import ArgumentError
-from demoreel.layouts.appending import EpisodeDraft, merged_stats, no_room_is_an_error
+from demoreel.errors import ArgumentError, MetadataError
+from demoreel.layouts.appending import disk_error, merged_stats, no_room_is_an_error
 from demoreel.layouts.exactness import NOTE, write_note
 from demoreel.layouts.histograms import (
     Histogram,
@@ -31,16 +31,23 @@ from demoreel.layouts.histograms import (
     histograms_name,
     write_histograms,
 )
-from demoreel.layouts.v3.compact import Merger, read_stale
+from demoreel.layouts.v3.compact import Merger, read_stale, refuse_merging
 from demoreel.layouts.v3.copying import CopyingProcess, copy_here
-from demoreel.layouts.v3.files import Run
-from demoreel.layouts.v3.meta_files import write_tasks
+from demoreel.layouts.v3.files import FileRun
 from demoreel.layouts.v3.resume import APPENDED, Book, read_book
 from demoreel.layouts.v3.row_file import RowFiles
-from demoreel.layouts.writing import Intake, NewEpisode, NewVideo, Values, write_json
+from demoreel.layouts.v3.writer import V3Writer, episode_columns, stat_columns, write_tasks
+from demoreel.layouts.writing import (
+    EpisodeDraft,
+    Intake,
+    ProbedVideo,
+    TableWriter,
+    Values,
+    write_json,
+)
 from demoreel.model import Info, Stats, stats_to_json
-from demoreel.storage.atomic import sync_path
-from demoreel.storage.journal import (
+from demoreel.storage.commit.files import sync_path
+from demoreel.storage.commit.journal import (
     Transaction,
     clear_staging,
     is_pending,
@@ -48,10 +55,11 @@ from demoreel.storage.journal import (
     roll_forward,
     transaction,
 )
-from demoreel.storage.writer_lock import WriterLock
+from demoreel.storage.commit.writer_lock import WriterLock
+from demoreel.storage.links import refuse_links_out
+from demoreel.storage.parquet import read_schema
 
-VERSION = "v3.0"
-Videos = Callable[[], Mapping[str, NewVideo]]
+Videos = Callable[[], Mapping[str, ProbedVideo]]
 """Gives an episode's videos, and waits for them if they are not there yet."""
 
 _SOON_S = 0.01  # after a commit, a control loop has its next frame ready, and goes first
@@ -63,7 +71,7 @@ def check_info(info: Info) -> None:
     Raises:
         ArgumentError: It is of another version, or a feature cannot be stored.
     """
-    Intake(info, version=VERSION)
+    Intake(info, versions=V3Writer.versions)
 
 
 class V3Appender:
@@ -77,10 +85,12 @@ class V3Appender:
     Raises:
         DatasetBusyError: Another process is appending to it.
         MetadataError: Its metadata are broken, or such that no episode can follow.
+        ArgumentError: A link in it leads out of it.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        refuse_links_out(root)  # episodes would be written where they lead
         self._lock = WriterLock(root)
         try:
             sync_path(root)  # the hidden folder may be new
@@ -94,6 +104,10 @@ class V3Appender:
             raise
         self._turn = threading.RLock()
         self._unusable = ""
+        self._outdated = False  # whether the dataset holds what this object does not know of
+        # Columns and index of an episode whose commit failed; merging may have completed it since.
+        self._failed: tuple[object, int] | None = None
+        self._unsettled: Transaction | None = None  # in place, and not forced to disk yet
         self._durable: set[Path] = set()
         self._copying = CopyingProcess()
         self._settler = ThreadPoolExecutor(1, thread_name_prefix="demoreel-settle")
@@ -148,37 +162,31 @@ class V3Appender:
 
         Cost: writing the episode's rows, and two disk flushes one after the other.
         """
-        with self._turn:
-            self._refuse_pending()
-            episode = self._checked(draft)
-            videos = self._videos_of(draft, episode)
+        with self._turn, no_room_is_an_error(self.root):
+            self._resolve()
+            failed, self._failed = self._failed, None
+            if failed is not None and failed[0] is draft.columns and self.episodes > failed[1]:
+                return failed[1]  # the commit that failed could only be completed
+            table, videos = self._checked(draft)
             stats = self._total(draft.stats, total_stats)
-            info = self._info_with(episode)
-            with no_room_is_an_error(self.root):
-                with transaction(self.root) as changes:
-                    runs = self._write(changes, episode, videos, stats, info)
-                    changes.record()
-                self._put_in_place(changes)
-            self._count_in(episode, stats, info, runs)
+            self._failed = draft.columns, self.episodes
+            with transaction(self.root) as changes:
+                runs = self._write(changes, draft, table, videos, stats)
+                for name in draft.replaces:
+                    changes.delete(name)
+                self._carry_out(changes, lambda: self._count_in(draft, stats, runs))
+            self._failed = None
             for video in videos().values():
-                video.path.unlink(missing_ok=True)
-            return episode.index
-
-    def rehearse(self, draft: EpisodeDraft, *, total_stats: Stats | None = None) -> None:
-        """Make all that ``append`` would make of such an episode, and leave nothing of it."""
-        with self._turn:
-            self._refuse_unusable()
-            episode = self._checked(draft)
-            with no_room_is_an_error(self.root), transaction(self.root) as changes:
-                self._write_content(changes, episode, dict)
-                self._write_metadata(changes, episode, total_stats, self._info_with(episode))
+                with suppress(OSError):  # the episode is saved; what is left is not the dataset's
+                    video.path.unlink(missing_ok=True)
+            return self.episodes - 1
 
     def replace_stats(
         self, stats: Stats, *, approximate: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         """Commit other statistics of the whole dataset; see ``layouts/appending.py``."""
         with self._turn, no_room_is_an_error(self.root):
-            self._refuse_pending()
+            self._resolve()
             with transaction(self.root) as changes:
                 fresh = changes.new("meta/stats.json")
                 write_json(fresh, stats_to_json(stats))
@@ -186,6 +194,13 @@ class V3Appender:
                     write_note(changes.new(f"meta/{NOTE}"), approximate, stats=fresh)
                 self._commit(changes)
             self._book.stats = stats
+
+    def recover(self) -> None:
+        """Settle or undo what has failed before, if anything; see ``layouts/appending.py``."""
+        with self._turn, no_room_is_an_error(self.root):
+            self._refuse_unusable()
+            if self._settling is None or self._settling.done():
+                self._resolve()
 
     def compact(self, *, finish: bool = False, aside: bool = False) -> bool:
         """Merge some small files; return whether there is more to do.
@@ -197,22 +212,27 @@ class V3Appender:
         Raises:
             DiskFullError: There is no room for the merged file; the dataset is as it was.
         """
-        self._refuse_unusable()
+        self.recover()
         with no_room_is_an_error(self.root):
             return self._merger.step(finish=finish, copy=self._copying if aside else copy_here)
 
     def close(self) -> None:
-        """Let go of the dataset, and leave nothing in it that is not the dataset's."""
+        """Let go of the dataset, and leave nothing in it that is not the dataset's.
+
+        Raises:
+            DiskError: The disk fails. The dataset is let go, every committed episode is in it, and
+                the next writer finishes the rest.
+        """
         if self._unusable == "closed":
             return
         with self._merger.alone, self._turn:
             try:
-                self._wait_until_settled()
-                roll_forward(self.root)
-                clear_staging(self.root)
-                self._tidy_up()
-                self._wait_until_settled()
-                self._merger.forget_stale()
+                with no_room_is_an_error(self.root):
+                    self._resolve()
+                    clear_staging(self.root)
+                    self._tidy_up()
+                    self._resolve()
+                    self._merger.forget_stale()
             finally:
                 self._copying.close()
                 self._settler.shutdown()
@@ -239,16 +259,36 @@ class V3Appender:
                 f"This appender is {self._unusable}.", hint="open another one", dataset=self.root
             )
 
-    def _refuse_pending(self) -> None:
-        """Refuse to go on after a commit that was interrupted; a second record would replace it."""
+    def _resolve(self) -> None:
+        """Bring the dataset and this object to one state, whatever has failed before.
+
+        What is left of a commit here is this object's: it holds the lock. A commit that is in place
+        but not settled is settled; one that is not in place is undone, or, where a disk has no
+        links, completed.
+        """
         self._refuse_unusable()
         self._wait_until_settled()
-        if is_pending(self.root):
-            self._unusable = "in the middle of a commit that was interrupted"
-            self._refuse_unusable()
+        if self._unsettled is not None:
+            try:
+                self._settle_now(self._unsettled)
+            except OSError as error:
+                what = "the commit before this is in place, but not yet safe from a power cut."
+                raise disk_error(error, self.root, what=what) from error
+        if is_pending(self.root) and not roll_back(self.root):
+            self._outdated = roll_forward(self.root)
+        if self._outdated:
+            self._reread()
+
+    def _reread(self) -> None:
+        """Know again what is in the dataset."""
+        book = self._read_book()
+        self._merger.retire()
+        self._book, self._intake = book, _intake(book)
+        self._merger = self._new_merger()
+        self._outdated = False
 
     def _wait_until_settled(self) -> None:
-        """Wait for what is done after a commit. Where its record stays, the disk has failed."""
+        """Wait for what is done after a commit; where that has failed, ``_unsettled`` says so."""
         if self._settling is not None:
             self._hurry.set()
             wait([self._settling])
@@ -257,25 +297,20 @@ class V3Appender:
 
     def _settle(self, changes: Transaction) -> None:
         self._hurry.wait(_SOON_S)
+        self._settle_now(changes)
+
+    def _settle_now(self, changes: Transaction) -> None:
         changes.settle(self._durable)
+        self._unsettled = None
 
-    def _checked(self, draft: EpisodeDraft) -> NewEpisode:
+    def _checked(self, draft: EpisodeDraft) -> tuple[pa.Table, Videos]:
+        """Return the episode's rows, and what gives its videos, and waits for them if need be."""
         check_histograms(draft.histograms, self.info.cameras)
-        episode = self._intake.check(
-            draft.columns,
-            tasks=draft.tasks,
-            videos=None if callable(draft.videos) else draft.videos,
-            images=draft.images,
-            stats=draft.stats or None,
-        )
-        return replace(episode, histograms=draft.histograms)
-
-    def _videos_of(self, draft: EpisodeDraft, episode: NewEpisode) -> Videos:
-        """Return what gives the episode's videos, checked, and waits for them if need be."""
-        coming = draft.videos
-        if not callable(coming):
-            return lambda: episode.videos
-        return lru_cache(1)(lambda: self._intake.check_videos(coming(), episode.length))
+        table, coming = self._intake.check(draft), draft.videos
+        if callable(coming):
+            return table, lru_cache(1)(lambda: self._intake.check_videos(coming(), draft.length))
+        videos = self._intake.check_videos(coming, draft.length)
+        return table, lambda: videos
 
     def _total(self, more: Stats, total: Stats | None) -> Stats | None:
         """Return the dataset's statistics with one more episode, as far as there can be any."""
@@ -286,51 +321,38 @@ class V3Appender:
             return total
         return (merged_stats(before, more) if before is not None else more) or None
 
-    def _info_with(self, episode: NewEpisode) -> Info:
-        info, total = self._book.info, self.episodes + 1
-        splits = dict(info.splits)
-        if splits in ({}, {"train": f"0:{self.episodes}"}):
-            splits = {"train": f"0:{total}"}
-        return replace(
-            info,
-            total_episodes=total,
-            total_frames=self.frames + episode.length,
-            total_tasks=len({*self.tasks, *episode.tasks}),
-            splits=splits,
-        )
-
     def _write(
         self,
         changes: Transaction,
-        episode: NewEpisode,
+        draft: EpisodeDraft,
+        table: pa.Table,
         videos: Videos,
         stats: Stats | None,
-        info: Info,
-    ) -> list[Run]:
+    ) -> list[FileRun]:
         """Write all of the episode's files aside, in the order in which they are to appear.
 
         What can be written before the videos are there is.
         """
-        content = self._write_content(changes, episode, videos)
-        metadata = self._write_metadata(changes, episode, stats, info)
+        content = self._write_content(changes, draft, table, videos)
+        metadata = self._write_metadata(changes, draft, stats)
         changes.begin_forcing()
         return [*content(), metadata]
 
     def _write_metadata(
-        self, changes: Transaction, episode: NewEpisode, stats: Stats | None, info: Info
-    ) -> Run:
-        book = self._book
-        path = changes.new(book.metadata.name_of(book.metadata.upcoming))
-        size = self._write_row(path, episode)
-        if episode.histograms:
+        self, changes: Transaction, draft: EpisodeDraft, stats: Stats | None
+    ) -> FileRun:
+        files, episode = self._book.metadata, self.episodes
+        path = changes.new(files.name_of(files.upcoming))
+        size = path.write_bytes(self._row_files.encoded(self._row(draft), self._book.schema))
+        if draft.histograms:
             write_histograms(
-                changes.new(histograms_name(book.metadata.upcoming)),
+                changes.new(histograms_name(files.upcoming)),
                 (
-                    Histogram(episode.index, key, episode.length, counts)
-                    for key, counts in episode.histograms.items()
+                    Histogram(episode, key, draft.length, counts)
+                    for key, counts in draft.histograms.items()
                 ),
             )
-        fresh = [task for task in episode.tasks if task not in self.tasks]
+        fresh = [task for task in draft.task_names if task not in self.tasks]
         if fresh:
             numbers = {task: len(self.tasks) + place for place, task in enumerate(fresh)}
             write_tasks(changes.new("meta/tasks.parquet"), {**self.tasks, **numbers})
@@ -338,16 +360,12 @@ class V3Appender:
             # Without line breaks, which take longer than all else; ``replace_stats`` makes them.
             text = json.dumps(stats_to_json(stats), ensure_ascii=False)
             changes.new("meta/stats.json").write_text(text, "utf-8", "backslashreplace")
-        write_json(changes.new("meta/info.json"), info.to_json())
-        return Run(episode.index, episode.index + 1, book.metadata.upcoming, size)
-
-    def _write_row(self, path: Path, episode: NewEpisode) -> int:
-        """Write the episode's metadata and return their size."""
-        return path.write_bytes(self._row_files.encoded(self._row(episode), self._book.schema))
+        write_json(changes.new("meta/info.json"), self._intake.info_with(draft).to_json())
+        return FileRun(episode, episode + 1, files.upcoming, size)
 
     def _write_content(
-        self, changes: Transaction, episode: NewEpisode, videos: Videos
-    ) -> Callable[[], list[Run]]:
+        self, changes: Transaction, draft: EpisodeDraft, table: pa.Table, videos: Videos
+    ) -> Callable[[], list[FileRun]]:
         """Write the episode's rows aside.
 
         Returns:
@@ -355,80 +373,89 @@ class V3Appender:
             first.
         """
         book = self._book
-        one = (episode.index, episode.index + 1)
+        one = (self.episodes, self.episodes + 1)
         films = {key: changes.new(f.name_of(f.upcoming)) for key, f in book.videos.items()}
         path = changes.new(book.tables.name_of(book.tables.upcoming))
-        pq.write_table(episode.table, path, row_group_size=episode.length, compression="snappy")
-        rows = Run(*one, book.tables.upcoming, path.stat().st_size)
+        with TableWriter(path, table.schema) as writer:
+            writer.write(table)
+        rows = FileRun(*one, book.tables.upcoming, path.stat().st_size)
 
-        def take_videos() -> list[Run]:
+        def take_videos() -> list[FileRun]:
             runs = [rows]
             for key, video in videos().items():
+                size = video.size
                 changes.fill(films[key], video.path)
-                runs.append(Run(*one, book.videos[key].upcoming, video.size, video.signature))
+                runs.append(FileRun(*one, book.videos[key].upcoming, size, video.signature))
             return runs
 
         return take_videos
 
-    def _row(self, episode: NewEpisode) -> dict[str, Any]:
+    def _row(self, draft: EpisodeDraft) -> dict[str, Any]:
         book = self._book
-        row: dict[str, Any] = {
-            "episode_index": episode.index,
-            "tasks": episode.tasks,
-            "length": episode.length,
-            **book.tables.columns(book.tables.upcoming),
-            "dataset_from_index": episode.start,
-            "dataset_to_index": episode.start + episode.length,
+        row = episode_columns(
+            self.episodes,
+            tasks=draft.task_names,
+            length=draft.length,
+            start=self.frames,
+            table=book.tables.upcoming,
+            videos={key: (files.upcoming, 0.0) for key, files in book.videos.items()},
+            fps=book.info.fps,
+        )
+        return {
+            **row,
+            **stat_columns(draft.stats),
+            **book.metadata.columns(book.metadata.upcoming),
         }
-        for files in book.videos.values():
-            row |= files.columns(files.upcoming)
-            row[f"{files.prefix}/from_timestamp"] = 0.0
-            row[f"{files.prefix}/to_timestamp"] = episode.length / book.info.fps
-        for key, kinds in (episode.stats or {}).items():
-            row |= {f"stats/{key}/{name}": np.asarray(value) for name, value in kinds.items()}
-        return row | book.metadata.columns(book.metadata.upcoming)
 
-    def _count_in(
-        self, episode: NewEpisode, stats: Stats | None, info: Info, runs: list[Run]
-    ) -> None:
+    def _count_in(self, draft: EpisodeDraft, stats: Stats | None, runs: list[FileRun]) -> None:
         book = self._book
         for files, run in zip([*book.files, book.metadata], runs, strict=True):
             files.add(run)
         if book.schema is None:
             path = self.root / book.metadata.name_of(runs[-1].place)
             self._settling = self._settler.submit(self._learn_schema, path)
-        book.lengths.append(episode.length)
-        book.info, book.stats = info, stats
-        self._intake.accept(episode)
-        book.tasks = self._intake.tasks
+        book.lengths.append(draft.length)
+        self._intake.accept(draft)
+        book.info, book.stats, book.tasks = self._intake.info, stats, self._intake.tasks
 
     def _learn_schema(self, path: Path) -> None:
         """Note the columns of the first episode's metadata, as whoever reads them sees them."""
-        self._book.schema = pq.read_schema(path)
+        self._book.schema = read_schema(path)
 
     def _commit(self, changes: Transaction) -> None:
         """Commit changes that add no episode; ``info.json`` is renewed so that readers notice."""
-        self._refuse_pending()
+        merger = self._merger
+        self._resolve()
+        if merger is not self._merger:
+            refuse_merging(changes)
         write_json(changes.new("meta/info.json"), self._book.info.to_json())
-        changes.record()
-        self._put_in_place(changes)
+        self._carry_out(changes)
 
-    def _put_in_place(self, changes: Transaction) -> None:
-        """Take the steps of a commit, and have them forced to disk; its record vouches for them."""
+    def _carry_out(self, changes: Transaction, count_in: Callable[[], None] | None = None) -> None:
+        """Commit, put in place, and have that forced to disk beside; the record vouches for it.
+
+        Args:
+            changes: What was written aside.
+            count_in: Takes note of it in this object.
+        """
         try:
+            changes.record()
             changes.put_in_place()
-            self._settling = self._settler.submit(self._settle, changes)
+            if count_in is not None:
+                self._outdated = True
+                count_in()
+                self._outdated = False
         except BaseException:
-            # Say nothing that is not true: either the commit is undone, or this object, which
-            # does not know of it, must not go on. Whoever opens the dataset next finishes it.
-            self._unusable = "in the middle of a commit that failed"
-            if roll_back(self.root):
-                self._unusable = ""
+            with suppress(OSError, MetadataError):
+                roll_back(self.root)
             raise
+        self._unsettled = changes
+        with suppress(RuntimeError):  # no thread to be had: ``_resolve`` settles it
+            self._settling = self._settler.submit(self._settle, changes)
 
 
 def _intake(book: Book) -> Intake:
-    intake = Intake(book.info, version=VERSION)
+    intake = Intake(book.info, versions=V3Writer.versions)
     intake.episodes = len(book.lengths)
     intake.frames = sum(book.lengths)
     intake.tasks = dict(book.tasks)

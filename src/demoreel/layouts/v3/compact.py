@@ -22,18 +22,20 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demoreel.errors import FrameMismatchError, VideoError
+from demoreel.errors import DemoreelError, DiskError, VideoError
 from demoreel.layouts.histograms import histograms_name
+from demoreel.layouts.spans import require_frames
 from demoreel.layouts.v3.copying import (
     Copying,
     Moved,
@@ -44,12 +46,14 @@ from demoreel.layouts.v3.copying import (
     join_videos,
     rewrite_table,
 )
-from demoreel.layouts.v3.files import Files, Place, Run
+from demoreel.layouts.v3.files import FilePlace, FileRun, Files
 from demoreel.layouts.v3.resume import Book
 from demoreel.media.remux import probe
-from demoreel.storage.journal import Transaction, transaction
+from demoreel.storage.commit.journal import Transaction, transaction
+from demoreel.storage.commit.writer_lock import HIDDEN
+from demoreel.storage.json_files import read_json
+from demoreel.storage.local import refuse_special
 from demoreel.storage.no_room import says_no_room
-from demoreel.storage.writer_lock import HIDDEN
 
 _FAN = 8
 _MOST_FILES = 64  # in one step; at the finish, as many as fit
@@ -65,16 +69,16 @@ class _Merged:
     """Neighbouring files of one kind, and the one that was made of them."""
 
     files: Files
-    runs: list[Run]
-    run: Run
+    runs: list[FileRun]
+    run: FileRun
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _MergedRows:
     """A file of metadata that was made of others, and lies in the staging folder."""
 
-    runs: list[Run]
-    place: Place
+    runs: list[FileRun]
+    place: FilePlace
     path: Path
     histograms: Path | None
 
@@ -122,6 +126,10 @@ class Merger:
                 or (finish and self._merge_metadata(finish=True))
             )
 
+    def retire(self) -> None:
+        """Commit nothing more: what this knows of the dataset is no longer so."""
+        self._commit = refuse_merging
+
     def forget_stale(self) -> None:
         """Delete every video that was merged into another."""
         self._forget(math.inf)
@@ -135,9 +143,17 @@ class Merger:
             files.name_of(run.place) for files in self._book.videos.values() for run in files.runs
         }
         for name in due:
-            if name not in named:
+            if name not in named and self._is_video(name):
                 (self._root / name).unlink(missing_ok=True)
             del self._stale[name]
+
+    def _is_video(self, name: str) -> bool:
+        """Whether a video of a camera can have this name: the list may be a stranger's."""
+        numbers = [int(digits) for digits in re.findall(r"\d{1,9}", name)[-3:]]
+        places = [FilePlace(chunk, file) for chunk, file in permutations(numbers, 2)]
+        return any(
+            files.name_of(place) == name for files in self._book.videos.values() for place in places
+        )
 
     # Tables and videos
 
@@ -150,7 +166,7 @@ class Merger:
             made = [self._merged(changes, files, runs) for files, runs in plan]
             merged = [one for one in made if one is not None]
             if not merged:
-                return True  # they are sealed now, and not planned again
+                return True  # they are fixed now, and not planned again
             self._rewrite(changes, merged)
             old = self._replaced_videos(merged)
             if old:
@@ -163,9 +179,9 @@ class Merger:
         self._stale |= dict.fromkeys(old, time.monotonic())
         return True
 
-    def _plan(self, *, finish: bool) -> list[tuple[Files, list[Run]]]:
+    def _plan(self, *, finish: bool) -> list[tuple[Files, list[FileRun]]]:
         """Return what this step merges: a group of each kind; at the finish as many as may be."""
-        plan: list[tuple[Files, list[Run]]] = []
+        plan: list[tuple[Files, list[FileRun]]] = []
         size = 0
         for files in self._book.files:
             for group in groups_to_merge(files.runs, files.limit, finish=finish):
@@ -177,19 +193,21 @@ class Merger:
                     break
         return plan
 
-    def _merged(self, changes: Transaction, files: Files, runs: list[Run]) -> _Merged | None:
+    def _merged(self, changes: Transaction, files: Files, runs: list[FileRun]) -> _Merged | None:
         if files is self._book.tables:
             return self._merged_tables(changes, files, runs)
         return self._merged_videos(changes, files, runs)
 
-    def _merged_tables(self, changes: Transaction, files: Files, runs: list[Run]) -> _Merged:
+    def _merged_tables(self, changes: Transaction, files: Files, runs: list[FileRun]) -> _Merged:
         for run in reversed(runs[1:]):
             changes.delete(files.name_of(run.place))
         target = changes.new(files.name_of(runs[0].place))
         self._copy(join_tables, self._paths(files, runs), target)
         return _Merged(files, runs, _united(runs, runs[0].place, target.stat().st_size))
 
-    def _merged_videos(self, changes: Transaction, files: Files, runs: list[Run]) -> _Merged | None:
+    def _merged_videos(
+        self, changes: Transaction, files: Files, runs: list[FileRun]
+    ) -> _Merged | None:
         runs = self._same_kind(files, runs)
         if len(runs) < 2:
             return None
@@ -199,7 +217,7 @@ class Merger:
         except VideoError as error:
             if says_no_room(error):
                 raise
-            self._seal(files, runs)
+            self._fix(files, runs)
             return None
         with self._turn:
             place = files.skip()
@@ -216,7 +234,7 @@ class Merger:
             for run in one.runs
         ]
 
-    def _same_kind(self, files: Files, runs: list[Run]) -> list[Run]:
+    def _same_kind(self, files: Files, runs: list[FileRun]) -> list[FileRun]:
         """Return the first videos of a group that can be joined; remember what was found out."""
         begin = files.runs.index(runs[0])
         for number in range(begin, begin + len(runs)):
@@ -225,29 +243,32 @@ class Merger:
                 try:
                     signature, frames = probe(self._root / files.name_of(run.place))
                     whole = frames == sum(self._book.lengths[run.first : run.stop])
+                    whole = whole and not signature.others  # another tool's audio stays with it
                 except VideoError:
                     signature, whole = None, False
-                files.runs[number] = replace(run, signature=signature, sealed=not whole)
+                files.runs[number] = replace(run, signature=signature, fixed=not whole)
         known = files.runs[begin : begin + len(runs)]
         alike = 0
         while alike < len(known) and _alike(known[0], known[alike]):
             alike += 1
         return known[:alike]
 
-    def _seal(self, files: Files, runs: list[Run]) -> None:
+    def _fix(self, files: Files, runs: list[FileRun]) -> None:
         """Leave videos alone that did not join, whatever the reason."""
         begin = files.runs.index(runs[0])
-        files.runs[begin : begin + len(runs)] = [replace(run, sealed=True) for run in runs]
+        files.runs[begin : begin + len(runs)] = [replace(run, fixed=True) for run in runs]
 
-    def _check_frames(self, frames: int, merged: Run, target: Path) -> None:
+    def _check_frames(self, frames: int, merged: FileRun, target: Path) -> None:
         expected = sum(self._book.lengths[merged.first : merged.stop])
-        if frames != expected:
-            raise FrameMismatchError(
-                f"The joined video has {frames} frames; its episodes have {expected} rows.",
-                hint="a video was changed by someone else; the dataset is as it was",
-                dataset=self._root,
-                file=target,
-            )
+        require_frames(
+            frames,
+            expected,
+            of="joined video",
+            shared=True,
+            hint="a video was changed by someone else; the dataset is as it was",
+            dataset=self._root,
+            file=target,
+        )
 
     def _rewrite(self, changes: Transaction, merged: Sequence[_Merged]) -> None:
         """Announce the metadata of merged episodes with other values; no row comes or goes."""
@@ -278,7 +299,7 @@ class Merger:
             columns[f"{files.prefix}/to_timestamp"] = ends / self._book.info.fps
         return columns
 
-    def _paths(self, files: Files, runs: Sequence[Run]) -> list[Path]:
+    def _paths(self, files: Files, runs: Sequence[FileRun]) -> list[Path]:
         return [self._root / files.name_of(run.place) for run in runs]
 
     # Metadata
@@ -313,15 +334,20 @@ class Merger:
                 ]
         return True
 
-    def _with_late(self, folder: Path, rows: _Rows) -> _Rows:
+    def _with_late(self, folder: Path, rows: _MergedRows) -> _MergedRows:
         """Return the last file with the rows of the episodes that have come since."""
         runs = self._book.metadata.runs
         late = runs[runs.index(rows.runs[-1]) + 1 :]
         return self._joined_rows(folder, late, rows.place, after=rows) if late else rows
 
     def _joined_rows(
-        self, folder: Path, runs: list[Run], place: Place, *, after: _Rows | None = None
-    ) -> _Rows:
+        self,
+        folder: Path,
+        runs: list[FileRun],
+        place: FilePlace,
+        *,
+        after: _MergedRows | None = None,
+    ) -> _MergedRows:
         """Join metadata, and the histograms beside them, into files of the staging folder."""
         metadata = self._book.metadata
         name = f"rows-{runs[0].first}.parquet"
@@ -335,9 +361,13 @@ class Merger:
         histograms = folder / f"histograms-{name}" if counts else None
         if histograms is not None:
             self._copy(join_histograms, counts, histograms)
-        return _Rows([*(after.runs if after else []), *runs], place, folder / name, histograms)
+        return _MergedRows(
+            [*(after.runs if after else []), *runs], place, folder / name, histograms
+        )
 
-    def _announce(self, changes: Transaction, runs: Sequence[Run], made: Sequence[_Rows]) -> None:
+    def _announce(
+        self, changes: Transaction, runs: Sequence[FileRun], made: Sequence[_MergedRows]
+    ) -> None:
         metadata = self._book.metadata
         for run in reversed(runs[1:]):
             changes.delete(metadata.name_of(run.place))
@@ -351,16 +381,28 @@ class Merger:
             if run.place not in kept and (self._root / name).exists():
                 changes.delete(name)
 
-    def _size(self, rows: _Rows) -> int:
+    def _size(self, rows: _MergedRows) -> int:
         return (self._root / self._book.metadata.name_of(rows.place)).stat().st_size
 
 
-def next_group(runs: Sequence[Run], limit: int, *, finish: bool) -> slice | None:
+def refuse_merging(_: Transaction) -> None:
+    """Commit no merge that was planned before a failure.
+
+    Raises:
+        DiskError: Always.
+    """
+    raise DiskError(
+        "Files were not merged, for the disk failed meanwhile; the dataset is as it was.",
+        hint="they are merged with the next episode, or when the recording ends",
+    )
+
+
+def next_group(runs: Sequence[FileRun], limit: int, *, finish: bool) -> slice | None:
     """Return the first group that is to be merged, or None."""
     return next(groups_to_merge(runs, limit, finish=finish), None)
 
 
-def groups_to_merge(runs: Sequence[Run], limit: int, *, finish: bool) -> Iterator[slice]:
+def groups_to_merge(runs: Sequence[FileRun], limit: int, *, finish: bool) -> Iterator[slice]:
     """Yield neighbouring files that are to be merged.
 
     A file above half the limit is full. Others are packed from the left; a pack is merged when
@@ -388,7 +430,7 @@ def groups_to_merge(runs: Sequence[Run], limit: int, *, finish: bool) -> Iterato
         begin = max(end, begin + 1)
 
 
-def _tier(runs: Sequence[Run], begin: int, end: int) -> slice | None:
+def _tier(runs: Sequence[FileRun], begin: int, end: int) -> slice | None:
     """Return the first eight neighbours that were made of about as many episodes each."""
     tiers = [_tier_of(run) for run in runs[begin:end]]
     edges = [0, *(at for at in range(1, len(tiers)) if tiers[at] != tiers[at - 1]), len(tiers)]
@@ -398,7 +440,7 @@ def _tier(runs: Sequence[Run], begin: int, end: int) -> slice | None:
     return None
 
 
-def _tier_of(run: Run) -> int:
+def _tier_of(run: FileRun) -> int:
     return int(math.log(run.episodes, _FAN) + 1e-9)
 
 
@@ -418,8 +460,8 @@ def _first_to_merge(metadata: Files, *, finish: bool) -> int | None:
     return group.start if len(_packed(due, metadata.limit)) < len(due) else None
 
 
-def _packed(runs: Sequence[Run], limit: int) -> list[list[Run]]:
-    packs: list[list[Run]] = []
+def _packed(runs: Sequence[FileRun], limit: int) -> list[list[FileRun]]:
+    packs: list[list[FileRun]] = []
     size = 0
     for run in runs:
         if not packs or size + run.size > limit:
@@ -430,14 +472,14 @@ def _packed(runs: Sequence[Run], limit: int) -> list[list[Run]]:
     return packs
 
 
-def _alike(one: Run, other: Run) -> bool:
-    if one.sealed or other.sealed:
+def _alike(one: FileRun, other: FileRun) -> bool:
+    if one.fixed or other.fixed:
         return False
     return None in (one.signature, other.signature) or one.signature == other.signature
 
 
-def _united(runs: Sequence[Run], place: Place, size: int) -> Run:
-    return Run(runs[0].first, runs[-1].stop, place, size, runs[0].signature)
+def _united(runs: Sequence[FileRun], place: FilePlace, size: int) -> FileRun:
+    return FileRun(runs[0].first, runs[-1].stop, place, size, runs[0].signature)
 
 
 def _replace(merged: _Merged) -> None:
@@ -449,7 +491,8 @@ def _replace(merged: _Merged) -> None:
 def read_stale(root: Path) -> list[str]:
     """Return the videos that a merge had left behind when its process ended."""
     try:
-        found: Any = json.loads((root / _STALE).read_bytes())
-    except (OSError, ValueError):
+        refuse_special(root / _STALE)
+        found: Any = read_json(root / _STALE)
+    except (OSError, ValueError, DemoreelError):
         return []
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

@@ -21,11 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.errors import DemoreelError
+from demoreel.errors import DemoreelError, MetadataError
 from demoreel.layouts.histograms import HistogramWriter
+from demoreel.layouts.writing import TableWriter
 from demoreel.media.remux import join
 from demoreel.storage.helper_process import HelperProcess, answer_calls
 from demoreel.storage.no_room import says_no_room
+from demoreel.storage.parquet import open_parquet
 
 _PROGRAM = "from demoreel.layouts.v3.copying import serve; serve()"
 _NICENESS = 19
@@ -54,9 +56,9 @@ def join_tables(sources: Sequence[Path], target: Path) -> None:
     """Copy tables into one, a row group after the other: an episode keeps a group of its own."""
     with _Tables(target) as tables:
         for source in sources:
-            with pq.ParquetFile(source, memory_map=False) as parquet:
+            with open_parquet(source) as parquet:
                 for group in range(parquet.num_row_groups):
-                    tables.write(parquet.read_row_group(group))
+                    tables.write(parquet.read(groups=[group]))
 
 
 def rewrite_table(source: Path, target: Path, moved: Iterable[Moved]) -> None:
@@ -163,13 +165,11 @@ class _Tables:
 
     def __init__(self, target: Path) -> None:
         self._target = target
-        self._writer: pq.ParquetWriter | None = None
+        self._writer: TableWriter | None = None
 
     def write(self, table: pa.Table) -> None:
-        self._writer = self._writer or pq.ParquetWriter(
-            self._target, table.schema, compression="snappy"
-        )
-        self._writer.write_table(table, row_group_size=max(1, len(table)))
+        self._writer = self._writer or TableWriter(self._target, table.schema)
+        self._writer.write(table)
 
     def __enter__(self) -> _Tables:
         return self
@@ -192,7 +192,7 @@ def _batches(sources: Sequence[Path]) -> Iterable[list[pa.Table]]:
 
 
 def _read(path: Path) -> pa.Table:
-    with pq.ParquetFile(path, memory_map=False) as parquet:
+    with open_parquet(path, kind=MetadataError) as parquet:
         return parquet.read()
 
 

@@ -1,23 +1,18 @@
-"""Reading the files under ``meta/`` that are parquet: episodes and tasks.
-
-v3.0 has them, and so has every Lance layout. The way to disk is ``meta_files.py``.
-"""
+"""The episodes of v3.0 and the Lance layouts as their readers use them: columns by position."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from demoreel.errors import MetadataError
-from demoreel.model import Tasks
-from demoreel.storage.arrow import UNREADABLE, as_numpy
-from demoreel.storage.local import refuse_special
+from demoreel.errors import DemoreelError, refuse_shortage
+from demoreel.layouts.meta import EpisodeList, no_episodes, read_episode_tables
+from demoreel.model.problems import refuse
+from demoreel.storage.commit.consistent import consistent_read
 
 
 class EpisodeTable:
@@ -33,35 +28,18 @@ class EpisodeTable:
     """
 
     def __init__(self, root: Path, cameras: Iterable[str], *, meta: Path | None = None) -> None:
+        self._root = root
         self._folder = (meta or root / "meta") / "episodes"
         self._paths = sorted(self._folder.glob("*/*.parquet"))
         if not self._paths:
-            raise MetadataError(
-                "There are no episodes in meta/episodes.",
-                hint="an unfinished recording has none; finish or restore it",
-                dataset=root,
-            )
-        table = self._read(cameras)
-        order = np.argsort(as_numpy(table.column("episode_index")), kind="stable")
+            refuse(no_episodes(self._folder))
+        names = [path.relative_to(self._folder).as_posix() for path in self._paths]
+        columns = read_episode_tables(self._folder, names, cameras).columns
+        order = np.argsort(columns["episode_index"], kind="stable")
         self._order = order
-        self.columns: dict[str, np.ndarray] = {
-            name: as_numpy(table.column(name))[order] for name in table.column_names
-        }
+        self.columns: dict[str, np.ndarray] = {n: values[order] for n, values in columns.items()}
         self.identity = self._identity()
         self._sorted: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-
-    def _read(self, cameras: Iterable[str]) -> pa.Table:
-        names = ["episode_index", "length", "data/chunk_index", "data/file_index"]
-        optional = ["dataset_from_index", "dataset_to_index"]
-        for camera in cameras:
-            fields = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
-            names += [f"videos/{camera}/{field}" for field in fields]
-        with ThreadPoolExecutor(8) as pool:  # Arrow reads without the GIL; files may be many
-            parts = list(pool.map(lambda path: _read_columns(path, names, optional), self._paths))
-        shared = [
-            name for name in (*names, *optional) if all(name in p.column_names for p in parts)
-        ]
-        return pa.concat_tables([part.select(shared) for part in parts])
 
     def _identity(self) -> list[tuple[str, int, int]]:
         status = [(path.name, path.stat()) for path in self._paths]
@@ -73,25 +51,42 @@ class EpisodeTable:
 
     @cached_property
     def _tasks(self) -> pa.ChunkedArray | None:
+        """The tasks of every episode; None where they cannot be had.
+
+        Files may have been merged, and episodes added, since they were read: rows are found by what
+        they say of themselves.
+        """
+        names = ("episode_index", "length")
+
+        def read() -> EpisodeList:
+            paths = sorted(self._folder.glob("*/*.parquet"))
+            files = [path.relative_to(self._folder).as_posix() for path in paths]
+            return read_episode_tables(self._folder, files, (), more=("tasks",))
+
         try:
-            parts = [_read_parquet(path, columns=["tasks"]) for path in self._paths]
-            if self._identity() != self.identity:
-                return None  # the files were merged meanwhile, and their rows are others
-            return pa.concat_tables(parts).column("tasks")
-        except (KeyError, *UNREADABLE):
+            found = consistent_read(
+                self._root, read
+            )  # a commit may be merging these files just now
+        except DemoreelError as error:
+            refuse_shortage(error)
             return None  # a courtesy column: rows name their tasks by task_index
+        order = np.argsort(found.columns["episode_index"], kind="stable")[: len(self._order)]
+        same = (np.array_equal(found.columns[n][order], self.columns[n]) for n in names)
+        if found.tasks is None or not all(same):
+            return None
+        return found.tasks.take(pa.array(order))
 
     def tasks(self, position: int) -> tuple[str, ...]:
         """Return the tasks of the episode at ``position``; none where the column is missing."""
         if self._tasks is None:
             return ()
-        return tuple(self._tasks[int(self._order[position])].as_py() or ())
+        return tuple(self._tasks[position].as_py() or ())
 
     def tasks_of(self, positions: np.ndarray) -> pa.ChunkedArray:
         """Return the tasks of many episodes, as lists of texts."""
         if self._tasks is None:
             return pa.chunked_array([pa.nulls(len(positions), pa.list_(pa.string()))])
-        return self._tasks.take(pa.array(self._order[positions]))
+        return self._tasks.take(pa.array(positions))
 
     def sharing(self, position: int, camera: str) -> np.ndarray:
         """Return the positions of the episodes in the same video, ascending."""
@@ -102,73 +97,3 @@ class EpisodeTable:
         ids, order = self._sorted[camera]
         begin, end = np.searchsorted(ids, [ids[position], ids[position] + 1], sorter=order)
         return np.asarray(np.sort(order[begin:end]))
-
-
-def _read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
-    # Not ``read_table``: that imports pyarrow.dataset and, where it is installed, pandas with it,
-    # which takes longer than everything else in opening a dataset.
-    refuse_special(path)
-    with pq.ParquetFile(path) as parquet:
-        return parquet.read(columns=columns)
-
-
-def _read_columns(path: Path, names: list[str], optional: list[str]) -> pa.Table:
-    try:
-        refuse_special(path)
-        with pq.ParquetFile(path) as parquet:
-            present = set(parquet.schema_arrow.names)
-            absent = [name for name in names if name not in present]
-            if absent:
-                raise MetadataError(
-                    f"The episodes' metadata lacks the column {absent[0]!r}.",
-                    hint="info.json and meta/episodes were not written together",
-                    file=path,
-                )
-            wanted = names + [name for name in optional if name in present]
-            table = parquet.read(columns=wanted)
-    except UNREADABLE as error:
-        raise MetadataError(
-            f"The episodes' metadata cannot be read ({str(error).splitlines()[0]}).",
-            hint="the file is cut off or was never finished; restore it from a copy",
-            file=path,
-        ) from error
-    return _as_numbers(table.select(wanted), path)
-
-
-def _as_numbers(table: pa.Table, path: Path) -> pa.Table:
-    columns = []
-    for name in table.column_names:
-        column = table.column(name)
-        kind = pa.float64() if name.endswith("_timestamp") else pa.int64()
-        if column.null_count:
-            raise MetadataError(f"The column {name!r} has missing values.", file=path)
-        try:
-            columns.append(column.cast(kind))
-        except pa.ArrowException as error:
-            raise MetadataError(f"The column {name!r} does not hold numbers.", file=path) from error
-    return pa.table(columns, names=table.column_names)
-
-
-def read_tasks(path: Path) -> Tasks:
-    """Read ``meta/tasks.parquet``: a text column (or pandas index) and ``task_index``.
-
-    Raises:
-        MetadataError: The file is missing, cut off, or has other columns.
-    """
-    try:
-        table = _read_parquet(path)
-    except UNREADABLE as error:
-        raise MetadataError(
-            f"The tasks cannot be read ({str(error).splitlines()[0]}).",
-            hint="restore the file from a copy",
-            file=path,
-        ) from error
-    texts = next(
-        (name for name in ("task", "__index_level_0__") if name in table.column_names), None
-    )
-    if texts is None or "task_index" not in table.column_names:
-        raise MetadataError("The tasks file has no task and task_index columns.", file=path)
-    if not pa.types.is_integer(table["task_index"].type) or table["task_index"].null_count:
-        raise MetadataError("The tasks file has a task_index that is no number.", file=path)
-    indices = table["task_index"].to_pylist()
-    return Tasks(dict(zip(indices, map(str, table[texts].to_pylist()), strict=True)))

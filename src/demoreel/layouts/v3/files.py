@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from demoreel.media.remux import Signature
 from demoreel.model import Info
@@ -19,7 +19,7 @@ _MOST_IN_A_CHUNK = 1000
 """File names have three digits, and lerobot sorts them as text."""
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """The chunk and the number of a file."""
 
     chunk: int
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FileRun:
     """Neighbouring episodes that fill one file, in their order.
 
     Attributes:
@@ -36,15 +36,15 @@ class Run:
         place: The file.
         size: Its bytes.
         signature: What decides whether a video can be joined with another; None if not known.
-        sealed: Whether the file must stay as it is.
+        fixed: Whether the file must stay as it is.
     """
 
     first: int
     stop: int
-    place: Place
+    place: FilePlace
     size: int
     signature: Signature | None = None
-    sealed: bool = False
+    fixed: bool = False
 
     @property
     def episodes(self) -> int:
@@ -66,29 +66,29 @@ class Files:
     """
 
     prefix: str
-    name_of: Callable[[Place], str]
+    name_of: Callable[[FilePlace], str]
     limit: int
     per_chunk: int
-    upcoming: Place = field(default_factory=lambda: Place(0, 0))
-    runs: list[Run] = field(default_factory=list)
+    upcoming: FilePlace = field(default_factory=lambda: FilePlace(0, 0))
+    runs: list[FileRun] = field(default_factory=list)
 
-    def after(self, place: Place) -> Place:
+    def after(self, place: FilePlace) -> FilePlace:
         """Return the place that follows."""
         if place.file + 1 >= self.per_chunk:
-            return Place(place.chunk + 1, 0)
-        return Place(place.chunk, place.file + 1)
+            return FilePlace(place.chunk + 1, 0)
+        return FilePlace(place.chunk, place.file + 1)
 
-    def skip(self) -> Place:
+    def skip(self) -> FilePlace:
         """Return the upcoming place, and go on to the next."""
         place = self.upcoming
         self.upcoming = self.after(place)
         return place
 
-    def columns(self, place: Place) -> dict[str, int]:
+    def columns(self, place: FilePlace) -> dict[str, int]:
         """Return the columns that name a file."""
-        return {f"{self.prefix}/chunk_index": place.chunk, f"{self.prefix}/file_index": place.file}
+        return place_columns(self.prefix, place)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: FileRun) -> None:
         """Count in a file that was just committed at the upcoming place."""
         assert run.place == self.upcoming
         self.skip()
@@ -117,11 +117,16 @@ def files_of(info: Info) -> tuple[Files, dict[str, Files], Files]:
     return tables, videos, metadata
 
 
-def episodes_name(place: Place) -> str:
+def place_columns(prefix: str, place: tuple[Any, Any]) -> dict[str, Any]:
+    """Return the columns of ``meta/episodes`` that name a file, or as arrays, many files."""
+    return {f"{prefix}/chunk_index": place[0], f"{prefix}/file_index": place[1]}
+
+
+def episodes_name(place: FilePlace) -> str:
     """Return the path of a file under ``meta/episodes``."""
     return f"meta/episodes/chunk-{place.chunk:03d}/file-{place.file:03d}.parquet"
 
 
-def _video_name(info: Info, camera: str, place: Place) -> str:
+def _video_name(info: Info, camera: str, place: FilePlace) -> str:
     assert info.video_path is not None
     return info.video_path.format(video_key=camera, chunk_index=place.chunk, file_index=place.file)

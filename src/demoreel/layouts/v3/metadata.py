@@ -13,15 +13,23 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import DemoreelWarning, FrameMismatchError, MetadataError
-from demoreel.layouts.base import Clip
-from demoreel.layouts.spans import Spans, resolve_spans
-from demoreel.layouts.v3.episode_table import EpisodeTable, read_tasks
+from demoreel.layouts.base import VideoClip
+from demoreel.layouts.meta import read_stats, read_tasks
+from demoreel.layouts.spans import Spans, resolve_spans, unused_frames
+from demoreel.layouts.v3.episode_table import EpisodeTable
 from demoreel.media.video import Video
-from demoreel.model import Episodes, Info, Stats, stats_from_json
+from demoreel.model import Episodes, Info, Stats
+from demoreel.storage.commit.consistent import FolderState
 from demoreel.storage.json_files import read_json
 from demoreel.storage.lru import ByteCache
 
 _SPAN_BYTES = 16 << 20
+
+UNUSED_FRAMES = "unused_frames.json"
+"""In ``meta/``: how many frames after the last episode of a video are there on purpose, by file.
+
+An edit of a Lance dataset in place leaves its videos as they are, and so does converting it.
+"""
 
 
 class V3Metadata(ABC):
@@ -41,6 +49,8 @@ class V3Metadata(ABC):
         MetadataError: Metadata are missing, unreadable or contradictory.
     """
 
+    is_remote = False
+
     def __init__(
         self,
         root: Path,
@@ -54,9 +64,19 @@ class V3Metadata(ABC):
         self.info = info
         self.meta = meta or root / "meta"
         self.tasks = read_tasks(self.meta / "tasks.parquet")
+        self.state: FolderState | None = None
         self._filmed = tuple(filmed)
         self._spans: ByteCache[object, tuple[np.ndarray, Spans]] = ByteCache(_SPAN_BYTES)
         self._before_episodes = before_episodes
+
+    @property
+    def is_as_opened(self) -> bool:
+        """Whether all files that were opened so far belong to the metadata that were read."""
+        return self.state is None or self.state.is_current()
+
+    def expect(self, pictures: Mapping[str, np.ndarray]) -> None:
+        """Do nothing: local files are opened when they are read."""
+        return
 
     @cached_property
     def _meta(self) -> EpisodeTable:
@@ -90,7 +110,7 @@ class V3Metadata(ABC):
         """Statistics of the whole dataset; None where there is no ``stats.json``."""
         path = self.meta / "stats.json"
         if path.exists():
-            return stats_from_json(read_json(path), where=str(path))
+            return read_stats(path)
         warnings.warn(
             f"{self.root} has no statistics (no stats.json); stats is None.",
             DemoreelWarning,
@@ -123,7 +143,7 @@ class V3Metadata(ABC):
         chunk = self._meta.column(f"videos/{camera}/chunk_index")[position]
         return int(chunk), int(self._meta.column(f"videos/{camera}/file_index")[position])
 
-    def _locate(self, position: int, camera: str, video: Video) -> Clip:
+    def _locate(self, position: int, camera: str, video: Video) -> VideoClip:
         """Return where the episode lies in its video, checked against its neighbours there."""
         positions, spans = self._spans.get(
             (camera, video.name, video.file.identity),
@@ -133,7 +153,8 @@ class V3Metadata(ABC):
         if place in spans.problem:
             raise FrameMismatchError(
                 f"Metadata and video disagree: {spans.problem[place]}.",
-                hint="leave the episode out with episodes=, or restore the file",
+                hint="restore the file, leave the episode out with episodes=, or see what "
+                "demoreel repair makes of it",
                 dataset=self.root,
                 episode=int(self.episodes.episode_index[position]),
                 camera=camera,
@@ -141,20 +162,53 @@ class V3Metadata(ABC):
                 metadata=self._said(position, camera),
                 video=f"{video.index.frames} frames",
             )
-        return Clip(video, int(spans.first[place]), spans.step)
+        return VideoClip(video, int(spans.first[place]), spans.step)
 
     def _resolve(
         self, position: int, camera: str, video: Video
     ) -> tuple[tuple[np.ndarray, Spans], int]:
+        positions, spans = self._resolved(position, camera, video)
+        if self._fills_videos and not spans.problem:
+            name = self.video_file(position, camera)
+            self._refuse_unused(spans, self.episodes.length[positions], video, name)
+        return (positions, spans), 2 * positions.nbytes + 1024
+
+    def _resolved(self, position: int, camera: str, video: Video) -> tuple[np.ndarray, Spans]:
         positions = self._meta.sharing(position, camera)
-        spans = resolve_spans(
+        return positions, resolve_spans(
             length=self.episodes.length[positions],
             from_timestamp=self._meta.column(f"videos/{camera}/from_timestamp")[positions],
             to_timestamp=self._meta.column(f"videos/{camera}/to_timestamp")[positions],
             seconds=video.index.seconds,
             fps=self.info.fps,
         )
-        return (positions, spans), 2 * positions.nbytes + 1024
+
+    @property
+    def _fills_videos(self) -> bool:
+        """Whether every video must end with the last of its episodes."""
+        return True
+
+    @cached_property
+    def _stated_unused(self) -> Mapping[str, int]:
+        return stated_unused(self.meta)
+
+    def unused_frames(self, position: int, camera: str, video: Video) -> int:
+        """Return how many frames the video of an episode has after the last of its episodes."""
+        positions, spans = self._resolved(position, camera, video)
+        if spans.problem:
+            return 0
+        return unused_frames(spans, self.episodes.length[positions], video.index.packet_of)
+
+    def _refuse_unused(self, spans: Spans, length: np.ndarray, video: Video, name: str) -> None:
+        """Give all episodes of a video a problem that goes on after the last of them.
+
+        Another video may have taken its place: where episodes begin and how long they are would fit
+        any that is long enough.
+        """
+        unused = unused_frames(spans, length, video.index.packet_of)
+        if unused and self._stated_unused.get(name) != unused:
+            said = f"the video goes on for {unused} frames after the last of its episodes"
+            spans.problem = dict.fromkeys(range(len(length)), said)
 
     def _said(self, position: int, camera: str) -> str:
         begin = self._meta.column(f"videos/{camera}/from_timestamp")[position]
@@ -167,3 +221,14 @@ class V3Metadata(ABC):
             "data_file": self.data_file(position),
             "video_files": {key: self.video_file(position, key) for key in self._filmed},
         }
+
+
+def stated_unused(meta: Path) -> Mapping[str, int]:
+    """Return how many frames of which videos are known to belong to no episode.
+
+    Raises:
+        MetadataError: The file that says so is damaged.
+    """
+    path = meta / UNUSED_FRAMES
+    found = read_json(path) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}

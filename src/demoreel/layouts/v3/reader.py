@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 
-from demoreel.layouts.base import Clip, Column
-from demoreel.layouts.rows import ParquetRows, Rows, rows_of, rows_once
+from demoreel.layouts.base import VideoClip
+from demoreel.layouts.file_reader import FileReader
 from demoreel.layouts.v3.metadata import V3Metadata
-from demoreel.media.video import Video, open_video
 from demoreel.model import Info
+from demoreel.storage.folder import DatasetFolder
 
 
-class V3Reader(V3Metadata):
-    """A v3.0 dataset on this machine's disk.
+class V3Reader(FileReader, V3Metadata):
+    """A v3.0 dataset.
 
     Opening reads ``info.json``, the tasks and the number columns of ``meta/episodes``; tables and
     videos are opened when a frame of theirs is asked for.
@@ -25,33 +23,15 @@ class V3Reader(V3Metadata):
 
     layout = "v3.0"
 
-    def __init__(
-        self, root: Path, info: Info, *, before_episodes: Callable[[], None] | None = None
-    ) -> None:
-        super().__init__(root, info, filmed=info.video_keys, before_episodes=before_episodes)
+    def __init__(self, folder: DatasetFolder, info: Info) -> None:
+        later = folder.later("meta/episodes/")
+        V3Metadata.__init__(self, folder.local, info, info.video_keys, before_episodes=later)
+        self._lie_in(folder)
 
-    @cached_property
-    def _rows(self) -> Rows:
-        return ParquetRows(
-            self.root,
-            self.info,
-            self.episodes,
-            self.data_file,
-            self._meta.column("data/chunk_index") << 32 | self._meta.column("data/file_index"),
-            (os.path.realpath(self.root), *self._meta.identity),
-        )
-
-    def rows(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
-        """Return columns of these rows, by position in the dataset."""
-        return rows_of(self._rows, self.info, rows, keys)
-
-    def rows_once(self, first: int, stop: int) -> dict[str, Column]:
-        """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
-        return rows_once(self._rows, self.info, self.episodes, first, stop)
-
-    def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
-        """Return the encoded pictures of an image camera."""
-        return self._rows.objects(rows, self.info.features[camera])
+    def _tables(self) -> tuple[np.ndarray, Sequence[object]]:
+        meta = self._meta
+        files = meta.column("data/chunk_index") << 32 | meta.column("data/file_index")
+        return files, (os.path.realpath(self.root), *meta.identity)
 
     def data_file(self, position: int) -> str:
         """Return the table of the episode at ``position``."""
@@ -66,9 +46,6 @@ class V3Reader(V3Metadata):
         chunk, file = self._video_numbers(position, camera)
         return self.info.video_path.format(video_key=camera, chunk_index=chunk, file_index=file)
 
-    def clip(self, position: int, camera: str) -> Clip:
+    def clip(self, position: int, camera: str) -> VideoClip:
         """Return where the episode lies in its video, checked against its neighbours there."""
         return self._locate(position, camera, self._video(self.video_file(position, camera)))
-
-    def _video(self, name: str) -> Video:
-        return open_video(self.root / name)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from demoreel.errors import MetadataError
-from demoreel.layouts.v3.episode_table import EpisodeTable, read_tasks
-from demoreel.layouts.v3.files import Files, Place, Run, files_of
-from demoreel.model import Info, Stats, stats_from_json
-from demoreel.storage.json_files import read_json
+from demoreel.layouts.meta import read_info, read_stats, read_tasks
+from demoreel.layouts.v3.episode_table import EpisodeTable
+from demoreel.layouts.v3.files import FilePlace, FileRun, Files, files_of
+from demoreel.model import Info, Stats
+from demoreel.storage.parquet import open_parquet, read_schema
 
 APPENDED = b"demoreel.appended"
 """Marks metadata of episodes whose files were appended one by one, and may be merged."""
@@ -62,7 +62,7 @@ def read_book(root: Path) -> Book:
         MetadataError: The metadata are broken, or such that no episode can follow.
     """
     info_path = root / "meta" / "info.json"
-    info = Info.from_json(read_json(info_path), where=str(info_path))
+    info = read_info(info_path)
     book = Book(info, *files_of(info))
     paths = sorted((root / "meta" / "episodes").glob("*/*.parquet"))
     if not paths:
@@ -76,7 +76,7 @@ def read_book(root: Path) -> Book:
     book.schema = _schema(paths[0])
     stats_path = root / "meta" / "stats.json"
     if stats_path.exists():
-        book.stats = stats_from_json(read_json(stats_path), where=str(stats_path))
+        book.stats = read_stats(stats_path)
     book.metadata.runs = _metadata_runs(paths)
     _find_places(root, book, table, paths)
     _refuse_orphans(root, book, table)
@@ -85,6 +85,8 @@ def read_book(root: Path) -> Book:
 
 def _check_episodes(root: Path, table: EpisodeTable) -> None:
     numbers = table.column("episode_index")
+    if not len(numbers):
+        raise _cannot_follow(root, "the tables in meta/episodes have no rows")
     if not np.array_equal(numbers, np.arange(len(numbers))):
         raise _cannot_follow(root, "its episodes are not numbered from 0 without gaps")
     ends = np.cumsum(table.column("length"))
@@ -103,25 +105,27 @@ def _tasks(root: Path) -> dict[str, int]:
 
 def _schema(path: Path) -> pa.Schema:
     """Return the columns that further files must have: lerobot takes those of the first file."""
-    schema = pq.read_schema(path)
+    schema = read_schema(path)
     return schema.with_metadata({**(schema.metadata or {}), APPENDED: b"1"})
 
 
-def _metadata_runs(paths: list[Path]) -> list[Run]:
+def _metadata_runs(paths: list[Path]) -> list[FileRun]:
     """Return the last files that an appender wrote; from the end, up to the first other one."""
-    runs: list[Run] = []
+    runs: list[FileRun] = []
     for path in reversed(paths):
         named = _NAME.fullmatch("/".join(path.parts[-2:]))
-        with pq.ParquetFile(path) as parquet:
+        with open_parquet(path, kind=MetadataError) as parquet:
             if named is None or APPENDED not in (parquet.schema_arrow.metadata or {}):
                 break
-            episodes = parquet.read(columns=["episode_index"]).column(0).to_numpy()
+            episodes = parquet.read(["episode_index"]).column(0).to_numpy()
+        if not len(episodes):
+            break
         first, stop = int(episodes[0]), int(episodes[-1]) + 1
         in_order = np.array_equal(episodes, np.arange(first, stop))
         if not in_order or (runs and stop != runs[-1].first):
             break
-        place = Place(int(named[1]), int(named[2]))
-        runs.append(Run(first, stop, place, path.stat().st_size))
+        place = FilePlace(int(named[1]), int(named[2]))
+        runs.append(FileRun(first, stop, place, path.stat().st_size))
     return runs[::-1]
 
 
@@ -131,19 +135,21 @@ def _find_places(root: Path, book: Book, table: EpisodeTable, paths: list[Path])
     for files in book.files:
         chunks = table.column(f"{files.prefix}/chunk_index")
         numbers = table.column(f"{files.prefix}/file_index")
-        places = [Place(*pair) for pair in zip(chunks.tolist(), numbers.tolist(), strict=True)]
+        places = [FilePlace(*pair) for pair in zip(chunks.tolist(), numbers.tolist(), strict=True)]
         files.runs = _runs(root, files, places, begin)
         files.upcoming = _unused(root, files, files.after(max(places)))
     for files in book.videos.values():
         begins = table.column(f"{files.prefix}/from_timestamp")
-        files.runs = [_sealed_if_odd(run, begins, book) for run in files.runs]
+        files.runs = [_fixed_if_odd(run, begins, book) for run in files.runs]
     names = [_NAME.fullmatch("/".join(path.parts[-2:])) for path in paths]
-    last = max((Place(int(name[1]), int(name[2])) for name in names if name), default=Place(0, -1))
+    last = max(
+        (FilePlace(int(name[1]), int(name[2])) for name in names if name), default=FilePlace(0, -1)
+    )
     book.metadata.upcoming = _unused(root, book.metadata, book.metadata.after(last))
 
 
-def _runs(root: Path, files: Files, places: list[Place], begin: int) -> list[Run]:
-    runs: list[Run] = []
+def _runs(root: Path, files: Files, places: list[FilePlace], begin: int) -> list[FileRun]:
+    runs: list[FileRun] = []
     before = set(places[:begin])
     for episode in range(begin, len(places)):
         place = places[episode]
@@ -154,19 +160,19 @@ def _runs(root: Path, files: Files, places: list[Place], begin: int) -> list[Run
         size = path.stat().st_size if path.exists() else 0
         odd = place in before or not size
         before.add(place)
-        runs.append(Run(episode, episode + 1, place, size, sealed=odd))
-    twice = {run.place for run in runs if run.sealed}
-    return [replace(run, sealed=run.place in twice) for run in runs]
+        runs.append(FileRun(episode, episode + 1, place, size, fixed=odd))
+    twice = {run.place for run in runs if run.fixed}
+    return [replace(run, fixed=run.place in twice) for run in runs]
 
 
-def _sealed_if_odd(run: Run, begins: np.ndarray, book: Book) -> Run:
+def _fixed_if_odd(run: FileRun, begins: np.ndarray, book: Book) -> FileRun:
     """Leave a video alone whose episodes do not fill it one after the other."""
     frames = np.cumsum([0, *book.lengths[run.first : run.stop - 1]])
     regular = np.allclose(begins[run.first : run.stop], frames / book.info.fps, rtol=0, atol=1e-6)
-    return run if regular else replace(run, sealed=True)
+    return run if regular else replace(run, fixed=True)
 
 
-def _unused(root: Path, files: Files, place: Place) -> Place:
+def _unused(root: Path, files: Files, place: FilePlace) -> FilePlace:
     while os.path.lexists(root / files.name_of(place)):
         place = files.after(place)
     return place
@@ -176,7 +182,7 @@ def _refuse_orphans(root: Path, book: Book, table: EpisodeTable) -> None:
     """A table that no episode names would shift the rows of all that follow, for lerobot."""
     chunks, numbers = table.column("data/chunk_index"), table.column("data/file_index")
     pairs = set(zip(chunks.tolist(), numbers.tolist(), strict=True))
-    named = {book.tables.name_of(Place(*pair)) for pair in pairs}
+    named = {book.tables.name_of(FilePlace(*pair)) for pair in pairs}
     there = {path.relative_to(root).as_posix() for path in (root / "data").glob("*/*.parquet")}
     for name in sorted(there - named):
         raise _cannot_follow(root, f"no episode names the table {name}")
@@ -185,6 +191,6 @@ def _refuse_orphans(root: Path, book: Book, table: EpisodeTable) -> None:
 def _cannot_follow(root: Path, why: str) -> MetadataError:
     return MetadataError(
         f"No episode can be appended to this dataset: {why}.",
-        hint="an unfinished recording leaves such things; mend the dataset first",
+        hint="an unfinished recording leaves such things; repair the dataset first",
         dataset=root,
     )

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.layouts.v3.meta_files import episode_row
+from demoreel.layouts.v3.writer import episode_rows
 
 _MOST_MOULDS = 8  # one for each task that the robot is given in turn
 _KINDS = {pa.int64(): np.dtype("<i8"), pa.float64(): np.dtype("<f8")}
@@ -55,7 +55,7 @@ class RowFiles:
         """Return a file.
 
         Args:
-            row: What is known of the episode, as for ``episode_row``.
+            row: What is known of the episode, as for ``episode_rows``.
             schema: The columns of the files before; None: the row decides.
         """
         if self._columns is None or not (schema is None or schema.equals(self._columns)):
@@ -73,7 +73,7 @@ class RowFiles:
 
     def _write(self, row: Mapping[str, Any], schema: pa.Schema | None) -> bytes:
         """Have Arrow write the file; keep it as a mould if its numbers are found in it."""
-        table = episode_row(row, schema)
+        table = episode_rows([row], schema)
         known = table.schema.metadata or {}
         table = table.replace_schema_metadata({**known, **self._metadata})
         buffer = pa.BufferOutputStream()

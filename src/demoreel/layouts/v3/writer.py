@@ -1,10 +1,15 @@
-"""Writing LeRobot v3.0: many episodes in each table and each video."""
+"""How LeRobot v3.0 is written: many episodes in each table and each video.
+
+``files.py`` names the files, ``writing.TableWriter`` writes rows, ``episode_columns`` makes what
+``meta/episodes`` says of an episode, ``write_metadata`` writes all of ``meta/``. With these
+``V3Writer`` makes a whole dataset, the appender (``appender.py``) adds an episode at a time, and
+``edit`` and ``repair`` write what they have planned.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,207 +18,103 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.errors import ArgumentError, FrameMismatchError
-from demoreel.layouts.v3.meta_files import EpisodeFile, write_tasks
+from demoreel.layouts.spans import require_frames
+from demoreel.layouts.v3.files import FilePlace, Files, files_of, place_columns
 from demoreel.layouts.writing import (
-    Intake,
-    NewEpisode,
-    NewVideo,
+    EpisodeDraft,
     PathLike,
-    Values,
-    staged_writer,
+    ProbedVideo,
+    TableWriter,
+    Writer,
     write_json,
 )
 from demoreel.media.remux import join
 from demoreel.model import Info, Stats, stats_to_json
+from demoreel.storage.arrow import from_numpy, from_texts
 
-VERSION = "v3.0"
-
-_MB = 1024 * 1024
-
-
-@dataclass(slots=True)
-class _Place:
-    """The chunk and file that something goes to; ``next_file`` moves on."""
-
-    chunk: int = 0
-    file: int = 0
-
-    def next_file(self, chunks_size: int) -> None:
-        self.file += 1
-        if self.file == chunks_size:
-            self.chunk, self.file = self.chunk + 1, 0
+_ROWS_AT_ONCE = 256  # rows of metadata that are held as Python objects
 
 
-class Writer:
-    """Writes a v3.0 dataset into an empty folder, episode by episode.
+class V3Writer(Writer):
+    """Writes a v3.0 dataset.
 
-    The folder is of use only after ``commit()``; write into a staging folder and rename it, or use
-    ``create``, which does. Memory stays bounded: tables are written as they come (one row group
-    an episode), videos are joined when a file is full.
-
-    Args:
-        root: The folder to fill.
-        info: What the dataset is to be. Its totals are ignored; its file sizes are kept to.
-
-    Raises:
-        ArgumentError: ``info`` is not of version v3.0, or a feature cannot be stored.
+    Memory stays bounded: tables are written as they come (one row group an episode), videos are
+    joined when a file is full.
     """
 
+    versions = ("v3.0",)
+
     def __init__(self, root: PathLike, info: Info) -> None:
-        self.root = Path(root)
-        self.info = info
-        self.committed = False
-        self._intake = Intake(info, version=VERSION)
-        self._tables = _TableFiles(self.root, info, self._intake.schema)
-        self._videos = {key: _VideoFiles(self.root, info, key) for key in info.video_keys}
-        self._episodes = EpisodeFile(self.root)
-
-    def default_columns(
-        self, tasks: Sequence[str], *, timestamps: Values | None = None
-    ) -> dict[str, np.ndarray]:
-        """Return the columns (timestamp, index, ...) that the next ``add_episode`` will add."""
-        return self._intake.default_columns(tasks, timestamps=timestamps)
-
-    def add_episode(
-        self,
-        columns: Mapping[str, Values],
-        *,
-        tasks: Sequence[str],
-        videos: Mapping[str, PathLike] | None = None,
-        images: Mapping[str, Sequence[bytes]] | None = None,
-        stats: Stats | None = None,
-    ) -> int:
-        """Write one episode and return its index.
-
-        If the episode is refused, nothing has changed and the next one may be added.
-
-        Args:
-            columns: Every declared feature that is no camera, one row a frame. ``timestamp`` may be
-                among them; the other default columns are made here.
-            tasks: The task of every frame.
-            videos: For each video camera an mp4 of exactly this episode's frames. It is only read,
-                and must stay where it is until ``commit()``.
-            images: For each image camera the encoded pictures.
-            stats: The episode's statistics; all episodes have the same kinds, or none.
-
-        Raises:
-            ArgumentError: Something is missing, or of another shape or type than declared.
-            UnknownKeyError: Something is given that is not declared.
-            VideoError: A video does not open.
-            FrameMismatchError: A video has not as many frames as there are tasks.
-        """
-        self._refuse_committed()
-        episode = self._intake.check(
-            columns, tasks=tasks, videos=videos or {}, images=images or {}, stats=stats
-        )
-        row: dict[str, Any] = {
-            "episode_index": episode.index,
-            "tasks": episode.tasks,
-            "length": episode.length,
+        super().__init__(root, info)
+        tables, videos, self._metadata = files_of(info)
+        self._tables = _TableFiles(self.root, tables, self._intake.schema)
+        self._videos = {
+            key: _VideoFiles(self.root, files, key, info.fps) for key, files in videos.items()
         }
-        row |= self._tables.add(episode)
-        row |= {"dataset_from_index": episode.start}
-        row |= {"dataset_to_index": episode.start + episode.length}
-        for key, files in self._videos.items():
-            row |= files.add(episode.videos[key], episode.length)
-        for key, kinds in (stats or {}).items():
-            row |= {f"stats/{key}/{name}": np.asarray(value) for name, value in kinds.items()}
-        self._episodes.add(row)
-        self._intake.accept(episode)
-        return episode.index
+        self._rows: list[dict[str, Any]] = []
+        self._parts: list[pa.Table] = []
 
-    def commit(self, *, stats: Stats | None = None) -> None:
-        """Finish all files and write the metadata.
+    def _write(
+        self, draft: EpisodeDraft, table: pa.Table, videos: Mapping[str, ProbedVideo]
+    ) -> None:
+        row = episode_columns(
+            self._intake.episodes,
+            tasks=draft.task_names,
+            length=draft.length,
+            start=self._intake.frames,
+            table=self._tables.add(table),
+            videos={key: files.add(videos[key]) for key, files in self._videos.items()},
+            fps=self.info.fps,
+        )
+        self._rows.append({**row, **stat_columns(draft.stats)})
+        if len(self._rows) >= _ROWS_AT_ONCE:
+            self._flush()
 
-        Args:
-            stats: Statistics of the whole dataset; without them there is no ``stats.json``.
+    def _flush(self) -> None:
+        if self._rows:
+            schema = self._parts[0].schema if self._parts else None
+            self._parts.append(episode_rows(self._rows, schema))
+            self._rows = []
 
-        Raises:
-            ArgumentError: There are no episodes, or this was called before.
-            VideoError: Videos could not be joined.
-        """
-        self._refuse_committed()
-        info = self._intake.final_info()
+    def _finish(self, info: Info, stats: Stats | None) -> None:
         self._tables.close()
         for files in self._videos.values():
             files.flush()
-        self._episodes.close()
-        write_tasks(self.root / "meta" / "tasks.parquet", self._intake.tasks)
-        if stats is not None:
-            write_json(self.root / "meta" / "stats.json", stats_to_json(stats))
-        write_json(self.root / "meta" / "info.json", info.to_json())
-        self.committed = True
+        self._flush()
+        write_metadata(
+            self.root / "meta", info, pa.concat_tables(self._parts), self._intake.tasks, stats=stats
+        )
 
     def close(self) -> None:
         """Let go of open files without finishing the dataset. Safe to call at any time."""
         self._tables.close()
-        self._episodes.close()
-
-    def _refuse_committed(self) -> None:
-        if self.committed:
-            raise ArgumentError("This dataset is already committed.", dataset=self.root)
-
-
-@contextmanager
-def create(target: PathLike, info: Info) -> Iterator[Writer]:
-    """Yield a writer whose dataset appears at ``target``, whole, when the block ends.
-
-    The block must call ``commit()``; without it, or if it raises, ``target`` stays as it was.
-
-    Raises:
-        TargetExistsError: There is something at ``target``.
-        ArgumentError: The block ended without ``commit()``.
-    """
-    with staged_writer(target, lambda folder: Writer(folder, info)) as writer:
-        yield writer
 
 
 class _TableFiles:
     """The files under ``data/``: a row group an episode, a new file when one is full."""
 
-    def __init__(self, root: Path, info: Info, schema: pa.Schema) -> None:
+    def __init__(self, root: Path, files: Files, schema: pa.Schema) -> None:
         self._root = root
-        self._info = info
+        self._files = files
         self._schema = schema
-        self._limit = info.data_files_size_in_mb * _MB
-        self._place = _Place()
-        self._writer: pq.ParquetWriter | None = None
-        self._sink: pa.NativeFile | None = None
-        self._rows = 0
+        self._writer: TableWriter | None = None
+        self._place = files.upcoming
 
-    def add(self, episode: NewEpisode) -> dict[str, int]:
-        if self._is_full_with(episode.length):
-            self.close()
-            self._place.next_file(self._info.chunks_size)
+    def add(self, table: pa.Table) -> FilePlace:
+        if self._writer is not None:
+            size = self._writer.size
+            if size + len(table) * size / self._writer.rows > self._files.limit:
+                self.close()
         if self._writer is None:
-            self._open()
-        assert self._writer is not None
-        self._writer.write_table(episode.table, row_group_size=episode.length)
-        self._rows += episode.length
-        return {"data/chunk_index": self._place.chunk, "data/file_index": self._place.file}
-
-    def _is_full_with(self, rows: int) -> bool:
-        if self._sink is None:
-            return False
-        written = self._sink.tell()
-        return bool(written + rows * written / self._rows > self._limit)
-
-    def _open(self) -> None:
-        name = self._info.data_path.format(
-            chunk_index=self._place.chunk, file_index=self._place.file
-        )
-        path = self._root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._sink = pa.OSFile(os.fspath(path), "wb")
-        self._writer = pq.ParquetWriter(self._sink, self._schema, compression="snappy")
-        self._rows = 0
+            self._place = self._files.skip()
+            self._writer = TableWriter(self._root / self._files.name_of(self._place), self._schema)
+        self._writer.write(table)
+        return self._place
 
     def close(self) -> None:
-        if self._writer is not None and self._sink is not None:
+        if self._writer is not None:
             self._writer.close()
-            self._sink.close()
-        self._writer = self._sink = None
+        self._writer = None
 
 
 @dataclass(slots=True)
@@ -221,45 +122,212 @@ class _VideoFiles:
     """One camera's files under ``videos/``: episodes wait until a file is full, then are joined."""
 
     root: Path
-    info: Info
+    files: Files
     camera: str
-    place: _Place = field(default_factory=_Place)
-    waiting: list[NewVideo] = field(default_factory=list)
+    fps: float
+    waiting: list[ProbedVideo] = field(default_factory=list)
     frames: int = 0
     bytes: int = 0
 
-    def add(self, video: NewVideo, length: int) -> dict[str, int | float]:
-        limit = self.info.video_files_size_in_mb * _MB
-        full = self.bytes + video.size > limit
+    def add(self, video: ProbedVideo) -> tuple[FilePlace, float]:
+        """Return the file of an episode's video, and when it begins there."""
+        full = self.bytes + video.size > self.files.limit
         # Videos that cannot share a file (another encoder version, say) need not.
         differs = bool(self.waiting) and self.waiting[0].signature != video.signature
         if self.waiting and (full or differs):
             self.flush()
-            self.place.next_file(self.info.chunks_size)
-        start, self.frames = self.frames, self.frames + length
+        start, self.frames = self.frames, self.frames + video.frames
         self.bytes += video.size
         self.waiting.append(video)
-        return {
-            f"videos/{self.camera}/chunk_index": self.place.chunk,
-            f"videos/{self.camera}/file_index": self.place.file,
-            f"videos/{self.camera}/from_timestamp": start / self.info.fps,
-            f"videos/{self.camera}/to_timestamp": self.frames / self.info.fps,
-        }
+        return self.files.upcoming, start / self.fps
 
     def flush(self) -> None:
         """Join the waiting videos into their file."""
-        assert self.info.video_path is not None
-        name = self.info.video_path.format(
-            video_key=self.camera, chunk_index=self.place.chunk, file_index=self.place.file
-        )
-        target = self.root / name
+        target = self.root / self.files.name_of(self.files.skip())
         target.parent.mkdir(parents=True, exist_ok=True)
-        joined = join([video.path for video in self.waiting], target, fps=self.info.fps)
-        if joined != self.frames:
-            raise FrameMismatchError(
-                f"The joined video has {joined} frames; its episodes have {self.frames} rows.",
-                hint="a video was changed after its episode was added",
-                camera=self.camera,
-                file=target,
-            )
+        require_frames(
+            join([video.path for video in self.waiting], target, fps=self.fps),
+            self.frames,
+            of="joined video",
+            shared=True,
+            hint="a video was changed after its episode was added",
+            camera=self.camera,
+            file=target,
+        )
         self.waiting, self.frames, self.bytes = [], 0, 0
+
+
+# meta/
+
+
+def episode_columns(
+    index: Any,
+    *,
+    tasks: Any,
+    length: Any,
+    start: Any,
+    table: tuple[Any, Any],
+    videos: Mapping[str, tuple[tuple[Any, Any], Any]],
+    fps: float,
+) -> dict[str, Any]:
+    """Return what ``meta/episodes`` says of an episode: what it is, and where it lies.
+
+    Args:
+        index: Its number. This and all below may be arrays, of many episodes.
+        tasks: Its tasks.
+        length: Its frames.
+        start: The number of its first frame in the dataset.
+        table: Chunk and number of the table with its rows.
+        videos: For each camera those of the video with its frames, and the second at which they
+            begin there.
+        fps: Frames per second.
+    """
+    row = {
+        "episode_index": index,
+        "tasks": tasks,
+        "length": length,
+        **place_columns("data", table),
+        "dataset_from_index": start,
+        "dataset_to_index": start + length,
+    }
+    for camera, (place, begin) in videos.items():
+        row |= place_columns(f"videos/{camera}", place)
+        row[f"videos/{camera}/from_timestamp"] = begin
+        row[f"videos/{camera}/to_timestamp"] = begin + length / fps
+    return row
+
+
+def stat_columns(stats: Stats) -> dict[str, np.ndarray]:
+    """Return the columns of ``meta/episodes`` that hold an episode's statistics."""
+    return {
+        f"stats/{key}/{name}": np.asarray(value)
+        for key, kinds in stats.items()
+        for name, value in kinds.items()
+    }
+
+
+def write_metadata(
+    meta: Path,
+    info: Info,
+    episodes: pa.Table,
+    tasks: Mapping[str, int],
+    *,
+    details: Mapping[str, Mapping[str, Any]] | None = None,
+    stats: Stats | None = None,
+) -> None:
+    """Write all of ``meta/``; nothing is forced to disk.
+
+    Args:
+        meta: The folder; it is made.
+        info: What the dataset is, with its totals.
+        episodes: What is known of each episode, without the columns that name this very file.
+        tasks: The number of each text.
+        details: What else is said of a task, by its text.
+        stats: Statistics of the whole dataset; without them there is no ``stats.json``.
+    """
+    _, _, files = files_of(info)
+    for name, number in files.columns(files.upcoming).items():
+        episodes = episodes.append_column(name, pa.array([number] * len(episodes), pa.int64()))
+    path = meta.parent / files.name_of(files.upcoming)
+    path.parent.mkdir(parents=True)
+    pq.write_table(episodes, path, compression="snappy")
+    write_tasks(meta / "tasks.parquet", tasks, details)
+    if stats is not None:
+        write_json(meta / "stats.json", stats_to_json(stats))
+    write_json(meta / "info.json", info.to_json())
+
+
+def episode_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None) -> pa.Table:
+    """Return a table of episodes, in the columns of those before them.
+
+    Args:
+        rows: What is known of each episode; statistics are arrays.
+        schema: The columns of the files before; what they lack is left out, what a row lacks is
+            missing in it. None: the first row decides.
+    """
+    if schema is None:
+        schema = pa.schema([(name, _kind_of(value)) for name, value in rows[0].items()])
+    columns = [
+        pa.array([_fitting(row.get(field.name), field.type) for row in rows], field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _kind_of(value: Any) -> pa.DataType:
+    """Return the column type for a value: statistics are lists as deep as their shape."""
+    if isinstance(value, list):
+        return pa.list_(pa.string())
+    if isinstance(value, np.ndarray):
+        kind = pa.int64() if value.dtype.kind in "iu" else pa.float64()
+        for _ in range(max(1, value.ndim)):
+            kind = pa.list_(kind)
+        return kind
+    return pa.int64() if isinstance(value, int) else pa.float64()
+
+
+def _fitting(value: Any, kind: pa.DataType) -> Any:
+    """Return a value for a column of this type; None where it would lose something."""
+    if not isinstance(value, np.ndarray):
+        return value
+    depth = 0
+    while pa.types.is_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    array = np.atleast_1d(value)
+    if array.ndim != depth:
+        return None
+    if pa.types.is_integer(kind) and array.dtype.kind == "f":
+        whole = np.isfinite(array).all() and np.array_equal(array, np.round(array))
+        return array.astype(np.int64).tolist() if whole else None
+    return array.tolist()
+
+
+def write_tasks(
+    path: Path, tasks: Mapping[str, int], details: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Write the tasks so that pandas reads them with the texts as index, as lerobot expects.
+
+    Args:
+        path: The file to make.
+        tasks: The number of each text.
+        details: What else is said of a task, by its text: more columns.
+    """
+    text = {"pandas_type": "unicode", "numpy_type": "object", "metadata": None}
+    number = {"pandas_type": "int64", "numpy_type": "int64", "metadata": None}
+    pandas = {
+        "index_columns": ["task"],
+        "column_indexes": [
+            {**text, "name": None, "field_name": None, "metadata": {"encoding": "UTF-8"}}
+        ],
+        "columns": [
+            {"name": "task_index", "field_name": "task_index", **number},
+            {"name": "task", "field_name": "task", **text},
+        ],
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+        "pandas_version": "2.2.0",
+    }
+    table = pa.table(
+        {
+            "task_index": from_numpy(np.array(list(tasks.values()), np.int64)),
+            "task": from_texts(list(tasks)),
+            **_more_columns(tasks, details or {}),
+        }
+    ).replace_schema_metadata({"pandas": json.dumps(pandas)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, compression="snappy")
+
+
+def _more_columns(
+    tasks: Mapping[str, int], details: Mapping[str, Mapping[str, Any]]
+) -> dict[str, pa.Array]:
+    """Return what else is said of tasks, as columns; as JSON where values have no common type."""
+    rows = [details.get(text, {}) for text in tasks]
+    columns = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        try:
+            columns[name] = pa.array(values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            texts = [None if value is None else json.dumps(value, default=str) for value in values]
+            columns[name] = pa.array(texts, pa.string())
+    return columns

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from demoreel.record.encoding.cameras import CameraEncoders
     from demoreel.record.encoding.choose import DOCUMENTED_ORDER, choose_codec
-    from demoreel.record.encoding.pending import PendingVideos, SealedEpisode, recover_pending
+    from demoreel.record.encoding.persist import (
+        PendingVideos,
+        clear_unsaved,
+        finish_videos,
+        forget,
+    )
     from demoreel.record.encoding.plan import Backlog, CameraPlan, FinishedVideo
 
 # Loaded when they are asked for: an encoder's process imports this package and needs none of them.
@@ -24,10 +29,11 @@ _HOMES = {
     "CameraEncoders": "cameras",
     "CameraPlan": "plan",
     "FinishedVideo": "plan",
-    "PendingVideos": "pending",
-    "SealedEpisode": "pending",
+    "PendingVideos": "persist",
     "choose_codec": "choose",
-    "recover_pending": "pending",
+    "clear_unsaved": "persist",
+    "finish_videos": "persist",
+    "forget": "persist",
 }
 
 __all__ = [
@@ -37,9 +43,10 @@ __all__ = [
     "CameraPlan",
     "FinishedVideo",
     "PendingVideos",
-    "SealedEpisode",
     "choose_codec",
-    "recover_pending",
+    "clear_unsaved",
+    "finish_videos",
+    "forget",
 ]
 
 

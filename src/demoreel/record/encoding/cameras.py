@@ -20,12 +20,18 @@ from demoreel.errors import (
     VideoError,
     nearest,
 )
-from demoreel.record.encoding.files import episode_folder, next_episode
-from demoreel.record.encoding.lane import Lane, Take
-from demoreel.record.encoding.pending import PendingVideos, finished_videos, write_manifest
+from demoreel.layouts.persisted_files import episode_folder, next_episode
+from demoreel.record.encoding.camera import CameraBuffer, CameraEncoder
+from demoreel.record.encoding.persist import (
+    PendingVideos,
+    finished_videos,
+    forget_stuck,
+    remove_manifest,
+    write_manifest,
+)
 from demoreel.record.encoding.plan import Backlog, CameraPlan, FinishedVideo
 from demoreel.record.encoding.spill import DiskThread
-from demoreel.stats.running import Pictures
+from demoreel.stats.running import LevelCounts
 
 _FEWEST_PLACES = 8
 _MOST_THREADS = 4
@@ -42,6 +48,10 @@ class CameraEncoders:
 
     ``put`` and the methods that end an episode are for one thread. Construction takes about half a
     second: the encoders start, and each tries its codec.
+
+    Attributes:
+        must_persist: Whether an episode that could not be persisted may be found as persisted
+            nevertheless: it can only be persisted again, or discarded.
 
     Args:
         cameras: The cameras; their keys differ.
@@ -78,17 +88,19 @@ class CameraEncoders:
         self._changed = threading.Condition()
         self._closing = False
         self._episode = next_episode(self._workdir) - 1
-        self._takes: dict[str, Take] = {}
+        self._buffers: dict[str, CameraBuffer] = {}
         self._dropped: set[Path] = set()
         self._emptied: list[Path] = []
         self._finished: dict[str, FinishedVideo] | None = None
+        self._doubtful = False
+        self.must_persist = False
         self._disk = DiskThread()
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_in, False)
         os.set_blocking(self._wake_out, False)
         places = (memory_mb << 20) // sum(plan.nbytes for plan in cameras)
-        self._lanes = {
-            plan.key: Lane(
+        self._cameras = {
+            plan.key: CameraEncoder(
                 plan,
                 fps=fps,
                 places=max(_FEWEST_PLACES, places),
@@ -132,53 +144,54 @@ class CameraEncoders:
         """
         if self._closing:
             raise ArgumentError("These encoders are closed.")
-        lanes = []
+        cameras = []
         for key, picture in pictures.items():
-            lane = self._lanes.get(key)
-            if lane is None:
+            camera = self._cameras.get(key)
+            if camera is None:
                 raise UnknownKeyError(
-                    f"There is no camera {key!r}.", hint=nearest(key, self._lanes)
+                    f"There is no camera {key!r}.", hint=nearest(key, self._cameras)
                 )
-            lane.plan.check(picture)
-            lane.check_room()
-            take = self._takes.get(key)
-            if take is not None and take.failure is not None:
+            camera.plan.check(picture)
+            camera.check_room()
+            buffer = self._buffers.get(key)
+            if buffer is not None and buffer.failure is not None:
                 raise VideoError(
-                    f"The episode cannot be encoded: {take.failure}",
+                    f"The episode cannot be encoded: {buffer.failure}",
                     hint="discard the episode, and try another codec",
                     camera=key,
                 )
-            lanes.append((lane, picture))
-        for lane, picture in lanes:
-            lane.put(self._take_of(lane), picture)
+            cameras.append((camera, picture))
+        for camera, picture in cameras:
+            camera.put(self._buffer_of(camera), picture)
 
     def end_episode(self) -> None:
         """Say that the episode has all its pictures, so that its videos are finished meanwhile.
 
-        ``finish_episode`` and ``seal_episode`` say so, too.
+        ``finish_episode`` and ``persist_episode`` say so, too.
 
         Raises:
             ArgumentError: A camera has no picture.
         """
         if self._finished is None:
-            self._end_takes()
+            self._end_buffers()
 
-    def count_episode(self) -> Mapping[str, Pictures]:
+    def count_episode(self) -> Mapping[str, LevelCounts]:
         """Wait until the episode's pictures are counted; the last ones may still be encoded.
 
         Raises:
             ArgumentError: A camera has no picture.
-            EncoderBehindError: As for ``finish_episode``.
+            DiskError: As for ``finish_episode``.
             VideoError: As for ``finish_episode``.
             FrameMismatchError: As for ``finish_episode``.
         """
         self.end_episode()
         if self._finished is None:
-            takes = self._takes
+            buffers = self._buffers
+            forget_stuck(buffers)
             with self._changed:
-                self._changed.wait_for(lambda: _are_counted(takes) or self._is_settled(takes))
-            if _are_counted(takes):
-                return {key: take.counted for key, take in takes.items() if take.counted}
+                self._changed.wait_for(lambda: _are_counted(buffers) or self._is_settled(buffers))
+            if _are_counted(buffers):
+                return {key: buffer.counted for key, buffer in buffers.items() if buffer.counted}
         return {key: video.stats for key, video in self.finish_episode().items()}
 
     def finish_episode(self) -> Mapping[str, FinishedVideo]:
@@ -188,76 +201,109 @@ class CameraEncoders:
 
         Raises:
             ArgumentError: A camera has no picture.
-            EncoderBehindError: The disk is full; free some space and ask again, or discard.
+            DiskFullError: The disk is full; free some space and ask again, or discard.
+            DiskError: The disk fails otherwise; ask again, or discard.
             VideoError: An encoder has failed; the episode can only be discarded.
             FrameMismatchError: A video has not as many frames as pictures were put.
         """
         self.end_episode()
         if self._finished is None:
+            forget_stuck(self._buffers)
             with self._changed:
-                self._changed.wait_for(lambda: self._is_settled(self._takes))
-            self._finished = finished_videos(self._takes, self._lanes)
-            self._takes = {}
+                self._changed.wait_for(lambda: self._is_settled(self._buffers))
+            self._finished = finished_videos(self._buffers, self._cameras)
+            self._buffers = {}
             self._emptied.append(episode_folder(self._workdir, self._episode))
+        if self._doubtful:
+            for key, video in self._finished.items():
+                self._finished[key] = self._cameras[key].remade(video)
+            self._doubtful = False
         return self._finished
 
-    def seal_episode(self, *, note: Mapping[str, Any] | None = None) -> PendingVideos:
+    def doubt_videos(self) -> None:
+        """Have ``finish_episode`` write the videos again: they could not be forced to disk."""
+        self._doubtful = self._finished is not None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the episode that is being recorded; made if need be."""
+        folder = episode_folder(self._workdir, self._episode)
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def persist_episode(self, *, note: Mapping[str, Any] | None = None) -> PendingVideos:
         """Make the episode safe as it is, encoded or not, and go on; it is encoded behind.
 
-        When this returns, the episode survives ``kill -9`` of everything and a power cut:
-        ``recover_pending`` finds it. Costs writing to disk what waits in memory, and a flush.
+        When this returns, the episode survives ``kill -9`` of everything and a power cut: every
+        reader finds it, and the next writer commits it. Costs writing to disk what waits in memory,
+        and a flush.
 
         Args:
             note: What to keep with it, for whoever recovers it; becomes JSON.
 
         Raises:
             ArgumentError: A camera has no picture.
-            OSError: The disk is full; the episode is still here, and may be sealed again.
+            OSError: The disk is full; the episode is still here, and may be persisted again.
         """
-        self._end_takes()
-        takes, folder = self._takes, episode_folder(self._workdir, self._episode)
-        folder.mkdir(exist_ok=True)
-        sealed = {key: self._lanes[key].seal(take) for key, take in takes.items()}
-        write_manifest(folder, takes, self._lanes, sealed=sealed, fps=self._fps, note=note or {})
-        self._takes = {}
-        return PendingVideos(folder, takes, self._lanes, self._changed, self._is_settled)
+        self._end_buffers()
+        buffers, folder = self._buffers, self.folder
+        try:
+            persisted = {key: self._cameras[key].persist(buffer) for key, buffer in buffers.items()}
+            self.must_persist = True
+            write_manifest(
+                folder, buffers, self._cameras, persisted=persisted, fps=self._fps, note=note or {}
+            )
+        except BaseException:
+            with contextlib.suppress(OSError):
+                remove_manifest(folder)
+                self.must_persist = False
+                for buffer in buffers.values():
+                    buffer.persisted = False
+            raise
+        self.must_persist = False
+        self._buffers = {}
+        return PendingVideos(folder, buffers, self._cameras, self._changed, self._is_settled)
 
     def discard_episode(self) -> None:
         """Forget the pictures since the last episode. Returns at once."""
-        self._drop_takes()
+        if self.must_persist:
+            remove_manifest(episode_folder(self._workdir, self._episode))
+            self.must_persist = False
+        self._drop_buffers()
         for video in (self._finished or {}).values():
-            video.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # unused, and removed with the folder
+                video.path.unlink(missing_ok=True)
         self._finished = None
 
     @property
     def backlog(self) -> Backlog:
         """What is not encoded yet."""
-        waiting = {key: lane.waiting() for key, lane in self._lanes.items()}
+        waiting = {key: camera.waiting() for key, camera in self._cameras.items()}
         return Backlog(
             frames_in_memory=sum(memory for memory, _ in waiting.values()),
             frames_on_disk=sum(disk for _, disk in waiting.values()),
-            bytes_on_disk=sum(n[1] * self._lanes[key].plan.nbytes for key, n in waiting.items()),
+            bytes_on_disk=sum(n[1] * self._cameras[key].plan.nbytes for key, n in waiting.items()),
             seconds_behind=max(sum(n) for n in waiting.values()) / self._fps,
         )
 
     @property
     def encoder_processes(self) -> Mapping[str, int]:
         """The process that encodes each camera now."""
-        return {key: lane.process_id for key, lane in self._lanes.items()}
+        return {key: camera.process_id for key, camera in self._cameras.items()}
 
     def close(self) -> None:
-        """End the encoders. An episode that is not finished is gone; a sealed one stays on disk.
+        """End the encoders. An episode that is not finished is gone; a persisted one stays on disk.
 
         May be called twice.
         """
         if self._closing or os.getpid() != self._process:
             return  # a forked child must not end its parent's encoders
-        self._drop_takes()
+        self._drop_buffers()
         self._closing = True
         self._wake()
         self._keeper.join()
-        for lane in self._lanes.values():
-            lane.close()
+        for camera in self._cameras.values():
+            camera.close()
         self._disk.close()
         os.close(self._wake_in)
         os.close(self._wake_out)
@@ -278,20 +324,20 @@ class CameraEncoders:
         """Close them."""
         self.close()
 
-    def _take_of(self, lane: Lane) -> Take:
-        take = self._takes.get(lane.plan.key)
-        if take is not None and not take.ended:
-            return take
-        if take is not None:
+    def _buffer_of(self, camera: CameraEncoder) -> CameraBuffer:
+        buffer = self._buffers.get(camera.plan.key)
+        if buffer is not None and not buffer.ended:
+            return buffer
+        if buffer is not None:
             raise ArgumentError(
                 "The episode has ended but is not finished.", hint="finish or discard it"
             )
-        if not self._takes:
+        if not self._buffers:
             self._begin_episode()
-        number = list(self._lanes).index(lane.plan.key)
+        number = list(self._cameras).index(camera.plan.key)
         base = episode_folder(self._workdir, self._episode) / f"camera-{number}"
-        take = self._takes[lane.plan.key] = lane.begin(self._episode, base)
-        return take
+        buffer = self._buffers[camera.plan.key] = camera.begin(self._episode, base)
+        return buffer
 
     def _begin_episode(self) -> None:
         emptied, self._emptied = self._emptied, []
@@ -299,39 +345,46 @@ class CameraEncoders:
             self._disk.do(lambda: _remove_empty(emptied))
         self._episode += 1
         self._finished = None
+        self._doubtful = False
 
-    def _drop_takes(self) -> None:
-        for key, take in self._takes.items():
-            take.sealed = False
-            self._lanes[key].drop(take)
-            self._dropped.add(take.base.parent)
-        self._takes = {}
+    def _drop_buffers(self) -> None:
+        for key, buffer in self._buffers.items():
+            buffer.persisted = False
+            self._cameras[key].drop(buffer)
+            self._dropped.add(buffer.base.parent)
+        self._buffers = {}
 
-    def _end_takes(self) -> None:
-        missing = [key for key in self._lanes if key not in self._takes]
+    def _end_buffers(self) -> None:
+        missing = [key for key in self._cameras if key not in self._buffers]
         if missing:
             raise ArgumentError(
                 "A camera has no pictures, so there is no video.", camera=missing[0]
             )
-        for key, take in self._takes.items():
-            if not take.ended:
-                self._lanes[key].end(take)
+        for key, buffer in self._buffers.items():
+            if not buffer.ended:
+                self._cameras[key].end(buffer)
 
-    def _is_settled(self, takes: Mapping[str, Take]) -> bool:
+    def _is_settled(self, buffers: Mapping[str, CameraBuffer]) -> bool:
         """Whether all is finished, or one cannot be."""
-        over = [take.failure or take.stuck or self._lanes[k].failure for k, take in takes.items()]
-        return self._closing or any(over) or all(take.finished for take in takes.values())
+        over = [
+            buffer.failure or buffer.stuck or self._cameras[k].failure
+            for k, buffer in buffers.items()
+        ]
+        return self._closing or any(over) or all(buffer.finished for buffer in buffers.values())
 
     def _wait_until_ready(self) -> None:
-        lanes = self._lanes.values()
+        cameras = self._cameras.values()
         with self._changed:
             settled = self._changed.wait_for(
-                lambda: all(x.is_ready for x in lanes) or any(x.failure for x in lanes), _READY_S
+                lambda: all(x.is_ready for x in cameras) or any(x.failure for x in cameras),
+                _READY_S,
             )
-        for lane in lanes:
-            if lane.failure is not None or not settled:
-                why = lane.failure or "its encoder does not start."
-                raise VideoError(f"The camera cannot be encoded: {why}", camera=lane.plan.key)
+        for camera in cameras:
+            if camera.failure is not None or not settled:
+                why = camera.failure or "its encoder does not start."
+                if camera.failed_disk is not None:
+                    raise camera.failed_disk
+                raise VideoError(f"The camera cannot be encoded: {why}", camera=camera.plan.key)
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # enough is in the pipe to wake it
@@ -342,50 +395,50 @@ class CameraEncoders:
 
         They are started here because they end with the thread that started them.
         """
-        for lane in self._lanes.values():
-            self._attempt(lane, lambda lane: lane.start(trial=self._workdir))
+        for camera in self._cameras.values():
+            self._attempt(camera, lambda camera: camera.start(trial=self._workdir))
         while not self._closing:
-            for lane in self._ready_lanes():
-                self._attempt(lane, self._serve)
+            for camera in self._ready_cameras():
+                self._attempt(camera, self._serve)
 
-    def _attempt(self, lane: Lane, step: Callable[[Lane], None]) -> None:
+    def _attempt(self, camera: CameraEncoder, step: Callable[[CameraEncoder], None]) -> None:
         try:
-            step(lane)
+            step(camera)
         except Exception as error:  # whoever waits for this camera must hear of it
-            lane.failure = repr(error)
+            camera.failure = repr(error)
         with self._changed:
             self._changed.notify_all()
 
-    def _serve(self, lane: Lane) -> None:
+    def _serve(self, camera: CameraEncoder) -> None:
         try:
-            if lane.outbox is not None:
-                lane.outbox.flush()
-            lane.receive()
+            if camera.outbox is not None:
+                camera.outbox.flush()
+            camera.receive()
         except EOFError:
             if not self._closing:
-                lane.revive()
+                camera.revive()
 
-    def _ready_lanes(self) -> list[Lane]:
+    def _ready_cameras(self) -> list[CameraEncoder]:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_in, selectors.EVENT_READ, None)
-            for lane in self._lanes.values():
-                if lane.inbox is not None:
-                    selector.register(lane.inbox.handle, selectors.EVENT_READ, lane)
-                if lane.outbox is not None and lane.outbox.is_waiting:
-                    selector.register(lane.outbox.handle, selectors.EVENT_WRITE, lane)
+            for camera in self._cameras.values():
+                if camera.inbox is not None:
+                    selector.register(camera.inbox.handle, selectors.EVENT_READ, camera)
+                if camera.outbox is not None and camera.outbox.is_waiting:
+                    selector.register(camera.outbox.handle, selectors.EVENT_WRITE, camera)
             ready = [key.data for key, _ in selector.select()]
         if None in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_in, 1 << 16)
-        return [lane for lane in dict.fromkeys(ready) if lane is not None]
+        return [camera for camera in dict.fromkeys(ready) if camera is not None]
 
 
 def _threads_each(cameras: int) -> int:
     return max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // cameras))
 
 
-def _are_counted(takes: Mapping[str, Take]) -> bool:
-    return all(take.counted is not None for take in takes.values())
+def _are_counted(buffers: Mapping[str, CameraBuffer]) -> bool:
+    return all(buffer.counted is not None for buffer in buffers.values())
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:

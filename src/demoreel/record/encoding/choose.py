@@ -12,7 +12,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,8 @@ import numpy as np
 from demoreel.errors import ArgumentError, DemoreelError, VideoError, nearest
 from demoreel.media.settings import HARDWARE_ENCODERS, VideoSettings
 from demoreel.record.encoding.plan import CameraPlan
-from demoreel.storage.atomic import write_file
+from demoreel.storage.commit.files import write_file
+from demoreel.storage.scratch import scratch_folder
 
 DOCUMENTED_ORDER = (*HARDWARE_ENCODERS, "libsvtav1", "libx264")
 """What ``vcodec="auto"`` tries, first to last."""
@@ -156,8 +156,8 @@ def _seconds_a_frame(cameras: Sequence[CameraPlan], candidate: VideoSettings) ->
         return None
     plans = [p if p.kind == "depth" else replace(p, settings=candidate) for p in cameras]
     pictures = {plan.shape: _like_a_camera(plan.shape) for plan in plans}
-    with tempfile.TemporaryDirectory(prefix="demoreel-") as folder:
-        paths = [Path(folder) / f"{number}.mp4" for number in range(len(plans))]
+    with scratch_folder() as folder:
+        paths = [folder / f"{number}.mp4" for number in range(len(plans))]
         until = time.monotonic() + _LONGEST_S
         cpu, clock = time.process_time(), time.monotonic()
         try:
@@ -176,9 +176,9 @@ def _seconds_a_frame(cameras: Sequence[CameraPlan], candidate: VideoSettings) ->
 
 def _encode(plan: CameraPlan, path: Path, pictures: np.ndarray, until: float) -> int:
     from demoreel.media.encode import VideoEncoder
-    from demoreel.stats.running import Pictures
+    from demoreel.stats.running import LevelCounts
 
-    counted = Pictures()
+    counted = LevelCounts()
     with VideoEncoder(
         path, fps=30, width=plan.width, height=plan.height, settings=plan.settings, threads=1
     ) as video:

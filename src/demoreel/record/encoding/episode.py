@@ -10,22 +10,22 @@ from typing import Protocol
 import numpy as np
 
 from demoreel.errors import VideoError
+from demoreel.layouts.persisted_files import packets_path, video_path
 from demoreel.media.encode import VideoEncoder
+from demoreel.media.packet_file import PacketFile
 from demoreel.media.remux import probe
-from demoreel.record.encoding.files import packets_path, video_path
-from demoreel.record.encoding.packet_file import PacketFile
+from demoreel.record.encoding.ipc import EncodingProgress
 from demoreel.record.encoding.plan import CameraPlan, FinishedVideo
-from demoreel.record.encoding.shared import Progress
-from demoreel.stats.running import Pictures
+from demoreel.stats.running import LevelCounts
 
 
 class ProgressNote(Protocol):
     """Where it is noted how far encoding is: shared memory, or a manifest's words."""
 
-    def progress(self) -> Progress:
+    def progress(self) -> EncodingProgress:
         """Return how far encoding was."""
 
-    def advance(self, episode: int, frames: int, stats: Pictures) -> None:
+    def advance(self, episode: int, frames: int, stats: LevelCounts) -> None:
         """Note how far it is."""
 
 
@@ -60,10 +60,10 @@ class EpisodeEncoder:
         if before.episode == episode:
             self._safe, self._stats = before.frames, before.stats
         else:
-            self._safe, self._stats = 0, Pictures()
+            self._safe, self._stats = 0, LevelCounts()
             note.advance(episode, 0, self._stats)
         self._waiting: deque[np.ndarray] = deque()
-        self._counted: deque[Pictures] = deque()  # ahead of their packets, in their order
+        self._counted: deque[LevelCounts] = deque()  # ahead of their packets, in their order
         self._log = PacketFile(packets_path(base), keep=self._safe)
         try:
             self._video = VideoEncoder(
@@ -100,13 +100,13 @@ class EpisodeEncoder:
         self._video.add(picture)
         self._note_progress()
 
-    def counts_with(self, pictures: Sequence[np.ndarray]) -> Pictures:
+    def counts_with(self, pictures: Sequence[np.ndarray]) -> LevelCounts:
         """Return the counts of all pictures, given those that ``add`` has yet to take.
 
         Counting comes before encoding then, and is not done again.
         """
         self._counted = deque(_counts_of(picture) for picture in (*self._waiting, *pictures))
-        whole = Pictures()
+        whole = LevelCounts()
         for part in (self._stats, *self._counted):
             whole.merge(part)
         return whole
@@ -145,7 +145,48 @@ class EpisodeEncoder:
         self._note.advance(self._episode, self._safe, self._stats)
 
 
-def _counts_of(picture: np.ndarray) -> Pictures:
-    counts = Pictures()
+class FixedProgress:
+    """How far encoding was when it stopped; what is encoded after that is not noted.
+
+    Should that end too, it begins again where it began.
+    """
+
+    def __init__(self, progress: EncodingProgress) -> None:
+        self._progress = progress
+
+    def progress(self) -> EncodingProgress:
+        """Return it."""
+        return self._progress
+
+    def advance(self, episode: int, frames: int, stats: LevelCounts) -> None:
+        """Note nothing."""
+
+
+def remake(
+    plan: CameraPlan, *, fps: float, base: Path, video: FinishedVideo, threads: int
+) -> FinishedVideo:
+    """Write a finished video again, from its packets.
+
+    Raises:
+        VideoError: The packets are gone, or the disk is full.
+        OSError: The disk fails.
+    """
+    encoder = EpisodeEncoder(
+        plan,
+        fps=fps,
+        base=base,
+        episode=0,
+        note=FixedProgress(EncodingProgress(0, video.frames, video.stats)),
+        threads=threads,
+    )
+    try:
+        return encoder.finish()
+    except BaseException:
+        encoder.abort()
+        raise
+
+
+def _counts_of(picture: np.ndarray) -> LevelCounts:
+    counts = LevelCounts()
     counts.add(picture)
     return counts

@@ -10,7 +10,7 @@ import numpy as np
 
 from demoreel.errors import ArgumentError
 from demoreel.media.settings import VideoSettings
-from demoreel.stats.running import Pictures
+from demoreel.stats.running import LevelCounts
 
 if TYPE_CHECKING:
     from demoreel.media.remux import Signature  # with PyAV
@@ -78,7 +78,7 @@ class FinishedVideo:
 
     path: Path
     frames: int
-    stats: Pictures
+    stats: LevelCounts
     signature: Signature
 
 
@@ -87,8 +87,8 @@ class Backlog:
     """What was put and is not encoded yet, over all cameras.
 
     Attributes:
-        frames_in_memory: Pictures that wait in shared memory.
-        frames_on_disk: Pictures that wait on disk.
+        frames_in_memory: LevelCounts that wait in shared memory.
+        frames_on_disk: LevelCounts that wait on disk.
         bytes_on_disk: What they take there.
         seconds_behind: How much of a recording the slowest camera has yet to encode.
     """

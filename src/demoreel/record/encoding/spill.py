@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import logging
 import os
 import queue
 import threading
@@ -10,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
+log = logging.getLogger(__name__)
 
 _SYNC_EVERY = 64 << 20
 
@@ -48,6 +52,7 @@ class SpillFile:
         self._free: list[int] = []
         self._places = 0
         self._unsynced = 0
+        self._doubtful = False
 
     def write(self, picture: np.ndarray) -> int:
         """Write a picture and return its place.
@@ -74,7 +79,8 @@ class SpillFile:
         self._places = max(self._places, place + 1)
         self._unsynced += self._nbytes
         if self._unsynced >= _SYNC_EVERY:
-            self.sync()
+            with contextlib.suppress(OSError):  # the picture is there; who needs it safe asks again
+                self.sync()
         return place
 
     def give_back(self, place: int) -> None:
@@ -87,9 +93,16 @@ class SpillFile:
         Raises:
             OSError: The disk fails.
         """
-        if self._handle is not None:
-            os.fsync(self._handle)
-            self._unsynced = 0
+        if self._handle is None:
+            return
+        if self._doubtful:
+            # After an fsync that failed the system counts what it could not write as written.
+            for place in range(self._places):
+                picture = os.pread(self._handle, self._nbytes, place * self._nbytes)
+                os.pwrite(self._handle, picture, place * self._nbytes)
+        self._unsynced, self._doubtful = 0, True
+        os.fsync(self._handle)
+        self._doubtful = False
 
     def close(self) -> None:
         """Close the file, which stays."""
@@ -129,5 +142,8 @@ class DiskThread:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            try:
+                job()
+            except Exception:  # without this thread, all that wait for it would wait for ever
+                log.warning("something was not done to a disk", exc_info=True)
             del job  # holds the picture's camera; not to be kept while waiting

@@ -16,15 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from demoreel.errors import DemoreelError
+from demoreel.layouts.persisted_files import spill_path, video_path
 from demoreel.media.encode import VideoEncoder
 from demoreel.media.priority import renounce_urgency, threads_of_this_process
 from demoreel.record.encoding.episode import EpisodeEncoder
-from demoreel.record.encoding.files import spill_path, video_path
-from demoreel.record.encoding.messages import Inbox, Message, send_all
+from demoreel.record.encoding.ipc import Inbox, Message, SharedFrames, send_all
 from demoreel.record.encoding.plan import CameraPlan
-from demoreel.record.encoding.shared import SharedFrames
 from demoreel.record.encoding.spill import read_spilled
-from demoreel.storage.no_room import says_no_room
+from demoreel.storage.no_room import disk_errno
 
 _NICENESS = 5
 _LOOK_S, _IDLE_LOOK_S, _BUSY_S = 0.004, 0.02, 2.0
@@ -37,7 +36,7 @@ _COUNTED_AHEAD = 4  # pictures; where more wait, they wait for their codec
 
 
 @dataclass
-class _Take:
+class _Job:
     """An episode, as far as this encoder has been told of it."""
 
     episode: int
@@ -86,9 +85,11 @@ class Worker:
         self._shared = frames
         self._fps = fps
         self._threads = threads
-        self._takes: dict[int, _Take] = {}
+        self._jobs: dict[int, _Job] = {}
         self._parent = os.getppid()
         self._flushed: Path | None = None
+        self._flushing = threading.Lock()
+        self._lost: OSError | None = None
         self._stuck = False
 
     def try_out(self, folder: Path) -> None:
@@ -113,7 +114,7 @@ class Worker:
         busy_until = 0.0
         while os.getppid() == self._parent:
             for message in messages:
-                self._take_in(message)
+                self._handle(message)
             if messages:
                 busy_until = time.monotonic() + _BUSY_S
             if not self._work():
@@ -131,124 +132,129 @@ class Worker:
         if self._rung.poll(1000 * seconds):
             os.read(self._bell, 1 << 12)
 
-    def _take_in(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         kind, episode, *rest = message
         if kind == "begin":
-            self._takes[episode] = _Take(episode, Path(rest[0]))
+            self._jobs[episode] = _Job(episode, Path(rest[0]))
             return
-        take = self._takes.get(episode)
-        if take is None:
+        job = self._jobs.get(episode)
+        if job is None:
             return  # dropped in the meantime
         if kind == "memory":
-            take.in_memory[rest[0]] = rest[1]
+            job.in_memory[rest[0]] = rest[1]
         elif kind == "disk":
-            take.on_disk[rest[0]] = rest[1]
+            job.on_disk[rest[0]] = rest[1]
         elif kind == "end":
-            take.frames = rest[0]
+            job.frames = rest[0]
         elif kind == "drop":
-            take.dropped = True
+            job.dropped = True
 
     def _work(self) -> bool:
         """Do one thing for the oldest episode; return whether there was one to do."""
-        take = next(iter(self._takes.values()), None)
-        if take is None:
+        job = next(iter(self._jobs.values()), None)
+        if job is None:
             return False
-        if take.dropped:
-            self._drop(take)
+        if job.dropped:
+            self._drop(job)
             return True
-        if take.failed:
+        if job.failed:
             return False
         try:
-            return self._advance(take)
+            self._raise_lost()
+            return self._advance(job)
         except (DemoreelError, OSError) as error:
-            self._recover(take, error)
+            self._recover(job, error)
             return True
 
-    def _advance(self, take: _Take) -> bool:
-        if take.encoder is None:
-            take.base.parent.mkdir(parents=True, exist_ok=True)
-            take.encoder = EpisodeEncoder(
+    def _advance(self, job: _Job) -> bool:
+        if job.encoder is None:
+            job.base.parent.mkdir(parents=True, exist_ok=True)
+            job.encoder = EpisodeEncoder(
                 self._plan,
                 fps=self._fps,
-                base=take.base,
-                episode=take.episode,
+                base=job.base,
+                episode=job.episode,
                 note=self._shared,
                 threads=self._threads,
             )
-            self._flushed = video_path(take.base)
-        frame = take.encoder.next_frame
-        if frame == take.frames:
-            self._finish(take)
+            self._flushed = video_path(job.base)
+        frame = job.encoder.next_frame
+        if frame == job.frames:
+            self._finish(job)
             return True
-        if take.frames is not None and not take.counted:
-            self._count_ahead(take, range(frame, take.frames))
-        picture = self._picture(take, frame)
+        if job.frames is not None and not job.counted:
+            self._count_ahead(job, range(frame, job.frames))
+        picture = self._picture(job, frame)
         if picture is None:
             return False
-        take.encoder.add(picture)
-        self._forget_safe(take, take.encoder.safe_frames)
+        job.encoder.add(picture)
+        self._forget_safe(job, job.encoder.safe_frames)
         if self._stuck:
             self._stuck = False
-            self._say("moving", take.episode)
+            self._say("moving", job.episode)
         return True
 
-    def _count_ahead(self, take: _Take, frames: range) -> None:
+    def _count_ahead(self, job: _Job, frames: range) -> None:
         """Say what is in the last pictures before they are encoded: somebody waits for that."""
-        take.counted = True
-        places = [take.in_memory.get(frame) for frame in frames[:_COUNTED_AHEAD]]
+        job.counted = True
+        places = [job.in_memory.get(frame) for frame in frames[:_COUNTED_AHEAD]]
         pictures = [self._shared.pictures[place] for place in places if place is not None]
-        if take.encoder is not None and len(pictures) == len(frames):
-            counts = take.encoder.counts_with(pictures)
-            self._say("counted", take.episode, counts.count, counts.histogram())
+        if job.encoder is not None and len(pictures) == len(frames):
+            counts = job.encoder.counts_with(pictures)
+            self._say("counted", job.episode, counts.count, counts.histogram())
 
-    def _picture(self, take: _Take, frame: int) -> np.ndarray | None:
-        place = take.in_memory.get(frame)
+    def _picture(self, job: _Job, frame: int) -> np.ndarray | None:
+        place = job.in_memory.get(frame)
         if place is not None:
-            return self._shared.pictures[place]
-        at = take.on_disk.get(frame)
+            shared: np.ndarray = self._shared.pictures[place]
+            return shared
+        at = job.on_disk.get(frame)
         if at is None:
             return None
         picture = np.empty(self._plan.shape, self._plan.dtype)
-        read_spilled(spill_path(take.base), at, picture)
+        read_spilled(spill_path(job.base), at, picture)
         return picture
 
-    def _finish(self, take: _Take) -> None:
-        assert take.encoder is not None
-        self._flushed = None
-        video = take.encoder.finish()
+    def _finish(self, job: _Job) -> None:
+        assert job.encoder is not None
+        with self._flushing:
+            self._flushed = None
+        self._raise_lost()
+        video = job.encoder.finish()
         # Told before anything else: should this process end now, the episode is done. Its codec
         # ends after that.
-        self._say("done", take.episode, video.frames, video.stats.histogram(), video.signature)
-        del self._takes[take.episode]
+        self._say("done", job.episode, video.frames, video.stats.histogram(), video.signature)
+        del self._jobs[job.episode]
 
-    def _drop(self, take: _Take) -> None:
+    def _drop(self, job: _Job) -> None:
         self._flushed = None
-        if take.encoder is not None:
-            take.encoder.abort()
-        self._say("dropped", take.episode)
-        del self._takes[take.episode]
+        if job.encoder is not None:
+            job.encoder.abort()
+        self._say("dropped", job.episode)
+        del self._jobs[job.episode]
 
-    def _recover(self, take: _Take, error: Exception) -> None:
+    def _recover(self, job: _Job, error: Exception) -> None:
         """Begin again at the first frame that is not safe; give up if that never helps."""
         self._flushed = None
         episode, safe = self._shared.position
-        safe = safe if episode == take.episode else 0
-        if take.encoder is not None:
-            take.encoder.abort()
-            take.encoder = None
-        if says_no_room(error):
+        safe = safe if episode == job.episode else 0
+        if job.encoder is not None:
+            job.encoder.abort()
+            job.encoder = None
+        number = disk_errno(error)
+        if number:  # which may pass: nothing is given up for it
             self._stuck = True
-            self._say("stuck", take.episode, str(error))
+            self._say("stuck", job.episode, number, os.strerror(number))
             time.sleep(_FULL_DISK_S)
             return
-        take.attempts = take.attempts + 1 if safe <= take.attempted_at else 1
-        take.attempted_at = max(safe, take.attempted_at)
-        if take.attempts >= _ATTEMPTS:
-            take.failed = True
-            self._say("failed", take.episode, str(error))
+        job.attempts = job.attempts + 1 if safe <= job.attempted_at else 1
+        job.attempted_at = max(safe, job.attempted_at)
+        if job.attempts >= _ATTEMPTS:
+            job.failed = True
+            self._say("failed", job.episode, str(error))
 
-    def _forget_safe(self, take: _Take, safe: int) -> None:
-        for known in (take.in_memory, take.on_disk):
+    def _forget_safe(self, job: _Job, safe: int) -> None:
+        for known in (job.in_memory, job.on_disk):
             while known and (first := next(iter(known))) < safe:
                 del known[first]
 
@@ -260,19 +266,28 @@ class Worker:
         """Force the video to disk while it grows, so that little is left to do when it is saved."""
         while True:
             time.sleep(_FLUSH_S)
-            path = self._flushed
-            if path is None:
-                continue
-            try:
-                handle = os.open(path, os.O_RDONLY)
-            except OSError:
-                continue
-            try:
-                os.fsync(handle)
-            except OSError:
-                pass  # a full disk is found out by whoever writes
-            finally:
-                os.close(handle)
+            with self._flushing:
+                if self._flushed is not None:
+                    self._flush(self._flushed)
+
+    def _flush(self, path: Path) -> None:
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except OSError:
+            return
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            # The system tells this once, and what was to be written is lost: no later fsync fails.
+            self._lost = error
+        finally:
+            os.close(handle)
+
+    def _raise_lost(self) -> None:
+        """Raise if a part of the video is lost: it is then written again, from its packets."""
+        error, self._lost = self._lost, None
+        if error is not None:
+            raise error
 
 
 def _step_back() -> None:
@@ -311,7 +326,7 @@ def main() -> None:
         if trial is not None:
             worker.try_out(Path(trial))
     except (DemoreelError, OSError) as error:
-        send_all(replies, ("failed", None, str(error)))
+        send_all(replies, ("failed", None, str(error), disk_errno(error)))
         return
     try:
         send_all(replies, ("ready", None))

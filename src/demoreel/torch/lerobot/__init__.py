@@ -24,12 +24,11 @@ from typing import Any
 
 from demoreel.errors import ArgumentError, MissingExtraError
 from demoreel.layouts.detect import open_reader
-from demoreel.storage.far.uris import open_far
+from demoreel.storage.remote.folder import open_remote
 from demoreel.torch.dataset import LeRobotDataset
-from demoreel.torch.home import is_there, metadata_root
 from demoreel.torch.lance import CLASSES, right_class
 from demoreel.torch.metadata import LeRobotDatasetMetadata
-from demoreel.torch.place import far_uri
+from demoreel.torch.place import is_there, metadata_root, remote_uri
 
 __all__ = ["open_dataset", "open_metadata", "plug_in", "unplug"]
 
@@ -78,10 +77,10 @@ def open_dataset(repo_id: str, root: Any = None, **options: Any) -> LeRobotDatas
         root: The dataset's folder, or the URI of one that is read where it lies.
         **options: As for ``demoreel.torch.LeRobotDataset``.
     """
-    uri = far_uri(repo_id, root, options.get("revision"), stream=False)
+    uri = remote_uri(repo_id, root, options.get("revision"), stream=False)
     if uri is not None:
-        far = open_far(uri)
-        reader = open_reader(far.local, far=far)
+        remote = open_remote(uri)
+        reader = open_reader(remote.local, remote=remote)
     elif root is not None and not is_there(Path(root)):
         return LeRobotDataset(repo_id, root=root, **options)
     else:

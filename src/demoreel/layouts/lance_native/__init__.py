@@ -1,1 +1,0 @@
-"""lance-native: the Lance layout that lerobot reads itself."""

@@ -1,1 +1,0 @@
-"""Bytes that lie far away: in object stores and on the Hub, read by ranges."""

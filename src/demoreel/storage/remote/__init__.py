@@ -1,0 +1,1 @@
+"""Remote bytes: in object stores and on the Hub, read by ranges."""

@@ -1,0 +1,309 @@
+"""A dataset's folder that is remote: its metadata copied here, all else read where it lies.
+
+Metadata are small, and every reader wants all of them; so they are copied, once for each state of
+the dataset, into the user's cache, and read like those of any other dataset. The copy's name is
+made from the listing that it was copied by: a dataset that changes gets another one.
+
+Where they are many files, those about episodes and older versions are left where they lie, and
+fetched when they are wanted first (``RemoteFolder.fetch``): opening costs the same for all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from demoreel.errors import (
+    DatasetNotFoundError,
+    DemoreelError,
+    ObjectChangedError,
+    UnsafePathError,
+    call_place,
+)
+from demoreel.storage.folder import DatasetFolder
+from demoreel.storage.lru import ByteCache
+from demoreel.storage.names import OLD_METADATA, WAITING, leads_elsewhere, refuse_waiting_copy
+from demoreel.storage.place import RemotePlace
+from demoreel.storage.remote.cache import RangeCache, size_in_bytes
+from demoreel.storage.remote.files import RemoteFile, RemoteStore, store_of
+from demoreel.storage.remote.metadata_copy import (
+    LISTING,
+    MetadataCopy,
+    cannot_copy,
+    fetch_all,
+    is_here,
+)
+from demoreel.storage.store import FileInfo
+
+_MOST_REQUESTS = 20  # that opening makes, however many files there are
+_SPARE = 2  # for what a listing may cost more
+_ALWAYS = {  # what readers look at when they open, in one layout or another
+    f"meta/{name}"
+    for name in (
+        *("info.json", "stats.json", "tasks.parquet"),
+        *("tasks.jsonl", "episodes.jsonl", "episodes_stats.jsonl"),
+    )
+}
+_FILES_A_PAGE = 1000  # that stores list in one answer
+_LEFT_FAR = ("meta/demoreel/",)  # counts of levels, which only statistics want
+_TRIES = 4
+_DEFAULT_CACHE = "50GB"
+_MOST_FILES = 1 << 14
+
+
+class RemoteFolder(DatasetFolder):
+    """A dataset's folder in a store. Holds no handle: pickling moves names.
+
+    Args:
+        store: Where it lies.
+        local: The copy of its metadata.
+        cache: Folder and bytes of the cache of ranges; None keeps them in memory alone.
+    """
+
+    def __init__(self, store: RemoteStore, local: Path, cache: tuple[str, int] | None) -> None:
+        super().__init__(local)
+        self.store = store
+        self._cache_at = cache
+        self._files: ByteCache[str, RemoteFile] = ByteCache(_MOST_FILES)
+        call_place(str(local), store.uri)
+
+    waits = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"store": self.store, "local": self.local, "cache": self._cache_at}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        RemoteFolder.__init__(self, state["store"], state["local"], state["cache"])
+
+    @property
+    def uri(self) -> str:
+        """What to call it."""
+        return self.store.uri
+
+    @property
+    def tables(self) -> RemotePlace:
+        """Where Lance finds the tables that lie in it."""
+        return self.store.place
+
+    @property
+    def kept_in(self) -> tuple[str, int] | None:
+        """Folder and bytes of the cache of ranges on disk; None where there is none."""
+        return self._cache_at
+
+    @cached_property
+    def cache(self) -> RangeCache:
+        """Keeps the ranges that were read."""
+        if self._cache_at is None:
+            return RangeCache()
+        return RangeCache(Path(self._cache_at[0]) / "ranges", self._cache_at[1])
+
+    @cached_property
+    def _listing(self) -> dict[str, Any]:
+        listing: dict[str, Any] = json.loads((self.local / LISTING).read_bytes())
+        return listing
+
+    @cached_property
+    def _listed(self) -> dict[str, FileInfo]:
+        return {listed[0]: FileInfo(*listed) for listed in self._listing["files"]}
+
+    def deferred(self, under: str, *, leaving: str | None = None) -> Sequence[FileInfo]:
+        """Return the metadata under a folder that are not copied yet, but for those to be left."""
+        names = (name for name in self._listing.get("waiting", ()) if name.startswith(under))
+        found = [self._listed[name] for name in names]
+        return [
+            file
+            for file in found
+            if not (leaving and file.name.startswith(leaving)) and not is_here(self.local, file)
+        ]
+
+    def fetch(self, under: str, *, leaving: str | None = None) -> None:
+        """Copy the metadata under a folder that are not here yet."""
+        files = self.deferred(under, leaving=leaving)
+        try:
+            fetch_all(self.store, files, self.local)
+        except OSError as error:
+            if isinstance(error, DemoreelError):
+                raise
+            raise cannot_copy(self.uri, self.local.parent, error) from error
+
+    def file(self, name: str) -> RemoteFile:
+        """Return a file; nothing is asked for before it is read.
+
+        Its state is pinned: to that of the listing when the dataset was opened if it was listed,
+        else to that of the first read.
+        """
+
+        def make() -> tuple[RemoteFile, int]:
+            known = self._listed.get(name)
+            return self.store.file(name, known, cache=self.cache), 1
+
+        return self._files.get(name, make)
+
+    def known_size(self, name: str) -> int | None:
+        """Return a file's size, if it was listed or read before."""
+        return self.file(name).known_size
+
+    def arrow_files(self) -> tuple[Any, str]:
+        """Return a file system of Arrow for reading; nothing is asked for before a file is read."""
+        from demoreel.storage.remote.arrow_files import arrow_files
+
+        return arrow_files(self.file), ""
+
+
+def open_remote(
+    uri: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_size: int | str | None = None,
+    with_versions: bool = False,
+) -> RemoteFolder:
+    """Open the folder that a URI names; see ``open_folder``.
+
+    Raises:
+        ArgumentError: Nothing is read from such a URI.
+        DatasetNotFoundError: There is no dataset.
+        StoreError: The store does not answer.
+    """
+    return open_folder(
+        store_of(uri, storage_options),
+        cache_dir=cache_dir,
+        cache_size=cache_size,
+        with_versions=with_versions,
+    )
+
+
+def open_folder(
+    store: RemoteStore,
+    *,
+    cache_dir: str | os.PathLike[str] | None,
+    cache_size: int | str | None,
+    with_versions: bool = False,
+) -> RemoteFolder:
+    """Open a dataset's folder: list it, and copy its metadata if that was not done before.
+
+    Cost: at most 20 requests, whatever the number of files: where those about episodes and older
+    versions are too many, they come when they are wanted first. Metadata of the same state are not
+    fetched again.
+
+    Args:
+        store: Where it lies.
+        cache_dir: Where ranges are kept on disk; None keeps them in memory alone.
+        cache_size: How much may be kept there.
+        with_versions: Whether the metadata of older versions are wanted, too.
+
+    Raises:
+        DatasetNotFoundError: There is no ``meta/info.json``.
+        UnfinishedError: Saved episodes wait in it.
+        StoreError: The store does not answer.
+    """
+    cache = _cache_of(cache_dir, cache_size)
+    for attempt in range(_TRIES):
+        folders = store.folders()
+        _refuse_unsafe(store, (name for name in folders if name.endswith(".lance")))
+        if WAITING.split("/")[0] in folders:
+            hidden, _ = store.list(WAITING, most_pages=1)
+            refuse_waiting_copy((file.name for file in hidden), store.uri)
+        metadata, pages = _metadata(store, folders, with_versions)
+        at_once, waiting = _divided(metadata, _left_for_metadata(store, pages))
+        rest = _listing(store, folders, used=pages + len(at_once) * store.requests_a_file)
+        copy = MetadataCopy(store, at_once, waiting, rest, _empty_tables(folders, rest))
+        try:
+            return RemoteFolder(store, copy.made_in(cache_home(cache_dir)), cache)
+        except ObjectChangedError:  # it is just being replaced
+            if attempt + 1 == _TRIES:
+                raise
+    raise AssertionError("the last try raises or returns")
+
+
+def _cache_of(
+    cache_dir: str | os.PathLike[str] | None, cache_size: int | str | None
+) -> tuple[str, int] | None:
+    if cache_dir is None and cache_size is None:
+        return None
+    most = size_in_bytes(_DEFAULT_CACHE if cache_size is None else cache_size)
+    return (str(cache_home(cache_dir)), most) if most else None
+
+
+def cache_home(cache_dir: str | os.PathLike[str] | None) -> Path:
+    """Return the user's cache: the folder given, ``DEMOREEL_CACHE``, or the system's place."""
+    if cache_dir is not None:
+        return Path(cache_dir).expanduser().absolute()
+    given = os.environ.get("DEMOREEL_CACHE")
+    if given:
+        return Path(given).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "demoreel" / "far"
+
+
+def _metadata(
+    store: RemoteStore, folders: Sequence[str], with_versions: bool
+) -> tuple[list[FileInfo], int]:
+    """Return the files of metadata, and how many requests it took to hear of them."""
+    found, _ = store.list("meta/") if "meta" in folders else ([], True)
+    pages = 2 + len(found) // _FILES_A_PAGE
+    if not any(file.name == "meta/info.json" for file in found):
+        inside = ", ".join(f"{store.uri}/{name}" for name in folders[:3])
+        raise DatasetNotFoundError(
+            "There is no dataset at this place: no meta/info.json.",
+            hint=f"is it one of these? {inside}" if inside else "check the URI",
+            uri=store.uri,
+        )
+    if with_versions and OLD_METADATA in folders:
+        older, _ = store.list(f"{OLD_METADATA}/")
+        found, pages = [*found, *older], pages + 1 + len(older) // _FILES_A_PAGE
+    wanted = [
+        file for file in found if not file.name.startswith(_LEFT_FAR) and file.name[-1] != "/"
+    ]
+    _refuse_unsafe(store, (file.name for file in wanted))
+    return sorted(wanted), pages
+
+
+def _refuse_unsafe(store: RemoteStore, names: Iterable[str]) -> None:
+    """Refuse names that would be made, or looked up, outside the copy of a dataset's folder."""
+    for name in names:
+        if leads_elsewhere(name.removesuffix("/")):
+            raise UnsafePathError(
+                f"A file has a name that leads elsewhere: {name!r}.",
+                hint="do not use this dataset; nothing of it was kept",
+                uri=store.uri,
+            )
+
+
+def _left_for_metadata(store: RemoteStore, used: int) -> int:
+    """Return how many files may be read as a whole when the folders of the rest are listed, too."""
+    return (_MOST_REQUESTS - _SPARE - used - 2) // store.requests_a_file
+
+
+def _divided(metadata: Sequence[FileInfo], most: int) -> tuple[list[FileInfo], list[FileInfo]]:
+    """Return what is copied at once, and what may wait until it is wanted."""
+    if len(metadata) <= most:
+        return list(metadata), []
+    at_once = [file for file in metadata if file.name in _ALWAYS]
+    return at_once, [file for file in metadata if file not in at_once]
+
+
+def _listing(store: RemoteStore, folders: Sequence[str], *, used: int) -> list[FileInfo]:
+    """Return the files that hold rows and pictures, as far as a few requests tell them."""
+    if any(name.endswith(".lance") for name in folders):
+        return []  # Lance names its own files, and never writes to one again
+    found: list[FileInfo] = []
+    pages = max(1, (_MOST_REQUESTS - _SPARE - used) // 2)
+    for name in ("data", "videos"):
+        if name in folders:
+            found += store.list(f"{name}/", most_pages=pages)[0]
+    _refuse_unsafe(store, (file.name for file in found))
+    return sorted(found)
+
+
+def _empty_tables(folders: Sequence[str], rest: Sequence[FileInfo]) -> list[str]:
+    """Return the folders that stand for Lance tables in a copy: they tell which layout it is."""
+    found = {name for name in folders if name.endswith(".lance")}
+    for file in rest:
+        parts = file.name.split("/")
+        if len(parts) > 2 and parts[1].endswith(".lance"):  # an older layout of the Hub
+            found.add(f"{parts[0]}/{parts[1]}")
+    return sorted(found)

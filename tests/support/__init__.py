@@ -1,0 +1,1 @@
+"""What tests and benches share: servers, faults, kills, damaged and hostile datasets."""
