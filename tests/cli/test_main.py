@@ -174,3 +174,16 @@ def test_ctrl_c_ends_with_130_and_no_traceback(dataset):
     assert process.returncode == 130
     assert out == ""
     assert "Traceback" not in err
+
+
+def test_ctrl_c_inside_an_exec_ends_with_130(tmp_path):
+    # Importing a module with dataclasses executes strings; there Python keeps a mark of its own.
+    (tmp_path / "interrupted.py").write_text(
+        "import sys\n"
+        "import demoreel.cli.app\n"
+        "from demoreel.cli import main\n"
+        "demoreel.cli.app.run = lambda arguments: exec('raise KeyboardInterrupt')\n"
+        "sys.exit(main([]))\n"
+    )
+    done = subprocess.run([sys.executable, "-m", "interrupted"], cwd=tmp_path, check=False)
+    assert done.returncode == 130

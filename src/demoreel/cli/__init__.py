@@ -40,6 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
+        # An interrupt inside `exec` of a string (each dataclass of a module being imported runs
+        # one) leaves a mark in the interpreter, which then ends by SIGINT whatever code is
+        # returned. The next `exec` of a string clears it.
+        exec("")
         return INTERRUPTED
 
 
