@@ -11,8 +11,8 @@
     demoreel_side.py stream ROOT --batches batches.json [--workers 0 2]
 
 `load` and `import_open` mirror `lerobot_side.py`. `floor` decodes and converts the groups of
-pictures that the same batches need, with PyAV alone: packets found and loaded beforehand, two
-threads, pictures converted to RGB and thrown away. Nothing of demoreel's reader is in its
+images that the same batches need, with PyAV alone: packets found and loaded beforehand, two
+threads, images converted to RGB and thrown away. Nothing of demoreel's reader is in its
 clock.
 """
 
@@ -383,7 +383,7 @@ def measure_first_batch(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_batch_bytes(options: argparse.Namespace) -> dict[str, Any]:
-    """Bytes that batches of frames read, and bytes of the groups of pictures that they need."""
+    """Bytes that batches of frames read, and bytes of the GOPs that they need."""
     import demoreel
 
     ds = demoreel.open(options.root)
@@ -405,7 +405,7 @@ def bytes_read() -> int:
 
 
 def whole_groups(ds: Any, batch: list[int]) -> int:
-    """Return the size of the groups of pictures, keyframe to keyframe, that a batch lies in."""
+    """Return the size of the GOPs, keyframe to keyframe, that a batch lies in."""
     camera, episodes = ds.info.video_keys[0], ds.reader.episodes
     needed = set()
     total = 0

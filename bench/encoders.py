@@ -1,4 +1,4 @@
-"""What each encoder makes of a robot's pictures: speed on one core, bytes, PSNR.
+"""What each encoder makes of a robot's images: speed on one core, bytes, PSNR.
 
     python bench/encoders.py [--frames 60] [--scan]
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import av
 import numpy as np
-from bench_pictures import real_pictures, toy_pictures
+from bench_images import real_images, toy_images
 
 from demoreel.media.encode import VideoEncoder
 from demoreel.media.settings import VideoSettings
@@ -29,9 +29,9 @@ def main() -> None:
     options = parser.parse_args()
     print("load of the machine:", os.getloadavg())
     films = {
-        "real robot": real_pictures(options.frames),
-        "toy arm": toy_pictures(options.frames),
-        "toy arm, noise": toy_pictures(options.frames, noise=2.0),
+        "real robot": real_images(options.frames),
+        "toy arm": toy_images(options.frames),
+        "toy arm, noise": toy_images(options.frames, noise=2.0),
     }
     chosen = [VideoSettings(preset=12)]
     for name in DOCUMENTED_ORDER:

@@ -6,10 +6,10 @@ The data are the episodes of a real recording, repeated `--times` times (2 of th
 frames of 480x640), as v3.0. Everything is measured in turns, `--rounds` times; medians count.
 
 Writing: `demoreel.convert` to JPEG of quality 95, without verification, against its parts on two
-threads: PyAV decodes every packet once and converts to RGB, simplejpeg encodes every picture once.
+threads: PyAV decodes every packet once and converts to RGB, simplejpeg encodes every image once.
 
 Reading: samples through a DataLoader, the better of 0 and 2 workers, against two threads of
-simplejpeg that decode the very same pictures, in memory, into the same place again and again.
+simplejpeg that decode the very same images, in memory, into the same place again and again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NAMES = {
 }
 WARMUP = 4  # batches, as in demoreel_side.py
 SIZES = (480, 640)
-_PICTURES = 256  # that are encoded again and again
+_IMAGES = 256  # that are encoded again and again
 
 
 def main() -> None:
@@ -108,7 +108,7 @@ class Parts:
         self.frames = len(dataset)
         self._groups = needed_groups(root, list(range(self.frames)), range(1))
         camera = dataset.cameras[0]
-        shown = dataset.batch(np.linspace(0, self.frames - 1, _PICTURES).astype(int))[camera]
+        shown = dataset.batch(np.linspace(0, self.frames - 1, _IMAGES).astype(int))[camera]
         self._pictures = [np.ascontiguousarray(p.transpose(1, 2, 0)) for p in shown]
 
     def decode(self) -> float:
@@ -124,12 +124,12 @@ class Parts:
         def encode(picture: np.ndarray) -> None:
             simplejpeg.encode_jpeg(picture, quality=95, colorsubsampling="420")
 
-        repeated = (self._pictures * (self.frames // _PICTURES + 1))[: self.frames]
+        repeated = (self._pictures * (self.frames // _IMAGES + 1))[: self.frames]
         return seconds_for(encode, repeated)
 
 
 def read_floor(root: Path, kinds: dict[str, list[list[int]]]) -> dict[str, Any]:
-    """Samples per second of two threads that decode the same pictures and nothing else."""
+    """Samples per second of two threads that decode the same images and nothing else."""
     import simplejpeg
 
     import demoreel

@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def written(folder: Path, frames: int, size: tuple[int, int]) -> Path:
-    """Write a dataset of smooth, moving pictures, and its lance-frames twin."""
+    """Write a dataset of smooth, moving images, and its lance-frames twin."""
     make_dataset(
         folder / "source", episodes=[frames // 3] * 3, cameras={"observation.images.front": size}
     )
@@ -78,7 +78,7 @@ def opened(root: Path, device: str, **options: Any) -> LeRobotLanceDataset:
 
 
 def compare(root: Path, batch: int) -> dict[str, Any]:
-    """Compare every key of batches with repetitions and windows; pictures by how far apart."""
+    """Compare every key of batches with repetitions and windows; images by how far apart."""
     camera = opened(root, "cpu").meta.camera_keys[0]
     fps = opened(root, "cpu").fps
     worst, total, count = 0, 0.0, 0

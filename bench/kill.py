@@ -7,8 +7,8 @@ after the other, with encoders in processes of their own and files merged meanwh
 with SIGKILL; encoders are killed on the way, too. Then every file is looked at: all that
 `save_episode` returned from must be there, and at most the one episode more that was being saved;
 counts must agree in every metadata file;
-every row of numbers and every new picture must be the one that was recorded. Every fourth round
-records for longer, so that merges are killed, too. After some dozen episodes all pictures of the
+every row of numbers and every new image must be the one that was recorded. Every fourth round
+records for longer, so that merges are killed, too. After some dozen episodes all images of the
 dataset are looked at, and a new one begins. Ends with exit status 1 at the first round where
 something is not so, and says how to repeat it.
 """
@@ -123,7 +123,7 @@ def kill_rounds(scratch: Path, rounds: int, seed: int) -> Count | None:
             then=instant.uniform(0, 2),
         )
         safe = there + len(reports)
-        found = episodes_in(root, check=check_whole, pictures_from=max(0, there - 1))
+        found = episodes_in(root, check=check_whole, images_from=max(0, there - 1))
         if reports != list(range(there, safe)) or found not in (safe, safe + 1):
             return failed(number, seed, f"{safe} were saved, {found} are there")
         count.rounds, count.saved = number + 1, count.saved + len(reports)

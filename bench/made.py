@@ -86,7 +86,7 @@ def _episodes(part: slice, length: np.ndarray, stop: np.ndarray) -> pa.Table:
 def write_long(root: Path, source: Path, *, times: int) -> Path:
     """Write a v3.0 dataset that repeats the episodes of a v2.1 one, in videos of 100 MB.
 
-    Pictures, codec and groups of pictures stay as they were filmed; only the dataset is longer, so
+    Images, codec and GOPs stay as they were filmed; only the dataset is longer, so
     that no reader can keep all of it in its caches.
     """
     import demoreel

@@ -2,7 +2,7 @@
 
     python bench/record.py [--seconds 10] [--episodes 2] [--without-lerobot]
 
-Each side records the same pictures (real ones, from the G1 video) at a steady pace. What counts:
+Each side records the same images (real ones, from the G1 video) at a steady pace. What counts:
 how long `add_frame` and `save_episode` hold the loop up, the rate that the loop achieves, frames
 that are missing in the end, and the bytes and the quality of what was written.
 """
@@ -40,7 +40,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="demoreel-record-"))
     try:
         pictures = folder / "pictures.npy"
-        np.save(pictures, real_pictures())
+        np.save(pictures, real_images())
         results = {"demoreel": run_side(options, folder, pictures, "demoreel")}
         python = os.environ.get("DEMOREEL_LEROBOT_PYTHON")
         if python and not options.without_lerobot:
@@ -54,8 +54,8 @@ def main() -> int:
         shutil.rmtree(folder)
 
 
-def real_pictures(count: int = 120) -> np.ndarray:
-    """Return pictures that a camera took: neighbours in time, 480x640."""
+def real_images(count: int = 120) -> np.ndarray:
+    """Return images that a camera took: neighbours in time, 480x640."""
     import demoreel
 
     ds = demoreel.open(FIXTURE)
@@ -85,7 +85,7 @@ def run_side(
 def what_was_written(
     root: Path, pictures: np.ndarray, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return bytes per picture, missing rows and pictures, and PSNR of every 10th frame."""
+    """Return bytes per image, missing rows and images, and PSNR of every 10th frame."""
     import av
     import pyarrow.parquet as pq
 
@@ -106,7 +106,7 @@ def what_was_written(
         "missing_rows": wanted - rows,
         "missing_pictures": wanted * len(CAMERAS) - shown,
         "bytes_per_picture": size / max(1, shown),
-        # Only where no picture is missing do pictures and numbers belong together.
+        # Only where no image is missing do images and numbers belong together.
         "psnr_db": float(10 * np.log10(255**2 / np.mean(errors)))
         if shown == wanted * len(CAMERAS)
         else None,
@@ -125,7 +125,7 @@ def show(results: dict[str, dict[str, Any]]) -> None:
         print(
             f"{name:20} {add['p50']:8.2f} {add['p99']:8.2f} {add['max']:8.2f} "
             f"{np.mean(told['save_episode_s']):8.3f} {told['achieved_fps']:6.2f} "
-            f"{told['missing_pictures']:8d} {told['bytes_per_picture']:10.0f} {psnr:>6}"
+            f"{told['missing_images']:8d} {told['bytes_per_image']:10.0f} {psnr:>6}"
         )
     for name, told in results.items():
         if name != "demoreel":

@@ -2,7 +2,7 @@
 
     python bench/record_many.py [--episodes 500] [--seconds 0.5] [--folder FOLDER]
 
-3 cameras of 480x640 at 30 frames a second, real pictures, at a steady pace; small files are merged
+3 cameras of 480x640 at 30 frames a second, real images, at a steady pace; small files are merged
 meanwhile. What counts: `save_episode` of the first and of the last 50 (the very first apart: it
 also waits for encoders that have only just been started), the longest of all, and `add_frame`. Ends
 with exit status 1 if a frame is missing, or if the last 50 took more than 1.1 times the first 50.
@@ -22,7 +22,7 @@ import numpy as np
 from record_pace import features, record_paced
 
 import demoreel
-from record import HERE, real_pictures
+from record import HERE, real_images
 
 FPS = 30
 SOME = 50
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def record_many(root: Path, episodes: int, seconds: float) -> dict[str, Any]:
-    pictures = real_pictures()
+    pictures = real_images()
     recorder = demoreel.create(root, fps=FPS, features=features(*pictures.shape[1:3]))
     told = record_paced(
         recorder.add_frame,

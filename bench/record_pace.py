@@ -23,7 +23,7 @@ def features(height: int, width: int) -> dict[str, dict[str, Any]]:
 
 
 def frame(pictures: np.ndarray, number: int) -> dict[str, Any]:
-    """Return frame `number`: each camera plays the pictures to and fro, from another place."""
+    """Return frame `number`: each camera plays the images to and fro, from another place."""
     there_and_back = 2 * (len(pictures) - 1)
     made: dict[str, Any] = {
         "observation.state": np.full(JOINTS, number / 100, np.float32),

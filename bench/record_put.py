@@ -2,7 +2,7 @@
 
     python bench/record_put.py [--seconds 20] [--cameras 3] [--codec auto|av1|h264|...]
 
-A loop at a steady pace hands a picture of each camera to ``CameraEncoders``, as a recorder does.
+A loop at a steady pace hands an image of each camera to ``CameraEncoders``, as a recorder does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from bench_pictures import camera_pictures
+from bench_images import camera_images
 
 from demoreel.media.settings import VideoSettings
 from demoreel.record.encoding import CameraEncoders, CameraPlan, choose_codec
@@ -38,7 +38,7 @@ def main() -> None:
     print("encoding as", settings)
     folder = Path(tempfile.mkdtemp(dir=options.workdir))
     plans = [CameraPlan(key, 480, 640, "rgb", settings) for key in keys]
-    pictures = camera_pictures(120)
+    pictures = camera_images(120)
     begin = time.perf_counter()
     try:
         with CameraEncoders(plans, fps=options.fps, workdir=folder) as encoders:

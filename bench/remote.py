@@ -5,7 +5,7 @@
 The data are those of `read_lance.py`: a real recording repeated until it has 32,416 frames. A real
 S3 server (SeaweedFS) on this machine serves them, on the same cores that decode: what a request
 costs the server is lost to the reader. Batches are drawn at random, so that hardly any group of
-pictures is read twice; where nothing else is said, no cache on disk is used. For each side the
+images is read twice; where nothing else is said, no cache on disk is used. For each side the
 better of 0 and 2 workers counts, and the median of the rounds. There are enough of them that
 beginnings, when nothing is on its way yet, do not count for more than they do in training.
 
@@ -157,16 +157,16 @@ def summary(rounds: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 def requests_of(uri: str, root: Path, proxy: Any) -> dict[str, Any]:
-    """Count what opening costs, and what batches of 32 frames cost beyond their pictures' bytes."""
+    """Count what opening costs, and what batches of 32 frames cost beyond their images' bytes."""
     import demoreel
     from demoreel.media.preload import byte_ranges
-    from demoreel.read.pictures import _stretches_of
+    from demoreel.read.cameras import _spans_of
 
     proxy.reset()
     remote, near = demoreel.open(uri), demoreel.open(root)
     opening = proxy.requests
     rng = np.random.default_rng(1)
-    # Rows and packet indices are read once; then, batches cost their pictures.
+    # Rows and packet indices are read once; then, batches cost their images.
     remote.batch(remote.episodes.start[:-1])
     ratios, requests = [], []
     for _ in range(10):
@@ -180,9 +180,9 @@ def requests_of(uri: str, root: Path, proxy: Any) -> dict[str, Any]:
                 frames = by_video.setdefault(clip.video.name, (clip.video, []))[1]
                 frames.append(clip.first + row - int(near.episodes.start[position]))
             for video, frames in by_video.values():
-                stretches = list(_stretches_of(video, np.unique(frames)))
-                ends = video.index.ends_of_groups(np.array([s.last for s in stretches]))
-                begins = [begin for begin, _ in byte_ranges(stretches)]
+                spans = list(_spans_of(video, np.unique(frames)))
+                ends = video.index.ends_of_groups(np.array([s.last for s in spans]))
+                begins = [begin for begin, _ in byte_ranges(spans)]
                 needed += int(sum(ends.tolist()) - sum(begins))
         proxy.reset()
         remote.batch(rows)

@@ -1,4 +1,4 @@
-"""How long do statistics of 10 million rows take? And of pictures, beside the decoder alone?
+"""How long do statistics of 10 million rows take? And of images, beside the decoder alone?
 
     python bench/stats.py                      10 million rows of 26 floats, and the G1 recording
     python bench/stats.py --rows 1000000       fewer rows
@@ -27,7 +27,7 @@ from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.v3.writer import write_tasks
 from demoreel.layouts.writing import write_json
-from demoreel.media.decode import Decoder, Stretch
+from demoreel.media.decode import Decoder, GopSpan
 from demoreel.model import Feature, Info
 from demoreel.read.pool import DecodePool, Job
 from demoreel.stats.recompute import recompute
@@ -129,12 +129,12 @@ def _jobs(reader: Reader, position: int, camera: str) -> Iterator[Job]:
     clip = reader.clip(position, camera)
     frames = clip.frames(np.arange(int(reader.episodes.length[position])))
     for some in np.array_split(frames, max(1, len(frames) // 32)):
-        stretch = Stretch(clip.video.index, clip.video.file, clip.video.name, tuple(some.tolist()))
-        yield partial(_decode, stretch)
+        span = GopSpan(clip.video.index, clip.video.file, clip.video.name, tuple(some.tolist()))
+        yield partial(_decode, span)
 
 
-def _decode(stretch: Stretch, decoder: Decoder) -> None:
-    for _, frame in decoder.frames(stretch):
+def _decode(span: GopSpan, decoder: Decoder) -> None:
+    for _, frame in decoder.frames(span):
         decoder.painter.packed(frame)
 
 

@@ -64,7 +64,7 @@ def lance_classes(fixtures: Path, **options: Any) -> dict[str, Any]:
 
 
 def same(got: dict[str, Any], wanted: dict[str, Any], *, loss: float = 0.0) -> None:
-    """Compare two items; `loss` is how far pictures may be apart, in 0..1, at their worst."""
+    """Compare two items; `loss` is how far images may be apart, in 0..1, at their worst."""
     import torch
 
     assert set(got) == set(wanted), set(got) ^ set(wanted)

@@ -2,7 +2,7 @@
 
     lerobot-python lerobot_killed.py FOLDER
 
-Three episodes are saved; in the fourth the process kills itself. Numbers and pictures say which
+Three episodes are saved; in the fourth the process kills itself. Numbers and images say which
 frame they are of (``demoreel.testing.stamp``).
 """
 
@@ -40,12 +40,12 @@ def main() -> None:
     )
     for episode, length in enumerate((*LENGTHS, 5)):
         for frame in range(length):
-            picture = np.zeros((96, 128, 3), np.uint8)
-            stamp(picture, episode, frame)
+            image = np.zeros((96, 128, 3), np.uint8)
+            stamp(image, episode, frame)
             numbers = np.array([episode, frame], np.float32)
             task = "pick" if episode % 2 else "place"
             dataset.add_frame(
-                {"observation.state": numbers, "action": -numbers, CAMERA: picture, "task": task}
+                {"observation.state": numbers, "action": -numbers, CAMERA: image, "task": task}
             )
         if episode == len(LENGTHS):
             os.kill(os.getpid(), signal.SIGKILL)

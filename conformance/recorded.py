@@ -69,10 +69,10 @@ def _record(recorder: Any, lengths: tuple[int, ...], make: Callable[[int, int], 
         recorder.save_episode()
 
 
-def _picture(height: int, width: int, episode: int, frame: int) -> np.ndarray:
-    picture = np.full((height, width, 3), 100, np.uint8)
-    stamp(picture, episode, frame)
-    return picture
+def _image(height: int, width: int, episode: int, frame: int) -> np.ndarray:
+    image = np.full((height, width, 3), 100, np.uint8)
+    stamp(image, episode, frame)
+    return image
 
 
 def _frame(episode: int, frame: int) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def _frame(episode: int, frame: int) -> dict[str, Any]:
         "observation.touch": np.arange(6).reshape(2, 3) * (frame + 1) / 9,
         "next.done": frame == 3,
         "note": f"päckchen {episode}/{frame}",
-        FRONT: _picture(96, 128, episode, frame),
-        WRIST: _picture(48, 64, episode, frame),
+        FRONT: _image(96, 128, episode, frame),
+        WRIST: _image(48, 64, episode, frame),
         DEPTH: np.add.outer(np.arange(48), np.arange(64)).astype(np.uint16) * 9 + 300 + frame,
         "task": "pick" if frame < 4 else "抓起杯子",
     }
@@ -93,13 +93,13 @@ def _like(info: Any, episode: int, frame: int) -> dict[str, Any]:
     """Return a frame for whatever a dataset declares."""
     made: dict[str, Any] = {"task": "one more"}
     for key, feature in info.features.items():
-        height, width = feature.picture_shape[:2] if feature.is_camera else (0, 0)
+        height, width = feature.image_shape[:2] if feature.is_camera else (0, 0)
         if key in ("timestamp", "frame_index", "episode_index", "index", "task_index"):
             continue
         if feature.is_depth:
             made[key] = np.full((height, width), 700 + frame, np.uint16)
         elif feature.is_camera:
-            made[key] = _picture(height, width, episode, frame)
+            made[key] = _image(height, width, episode, frame)
         elif feature.is_string:
             made[key] = f"{episode}/{frame}"
         else:

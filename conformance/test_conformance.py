@@ -44,7 +44,7 @@ class Subject:
         write: Writes the dataset into an empty folder; the fixture of that name where it is None.
         referee: The fixture that lerobot reads in its place, for layouts that lerobot refuses.
         opened_with: The class that demoreel reads it with.
-        same_pixels: Whether pictures must be equal, or only of the same type and shape. lerobot's
+        same_pixels: Whether images must be equal, or only of the same type and shape. lerobot's
             own two backends turn 10-bit colour into different pixels.
     """
 
@@ -213,7 +213,7 @@ def every_column(folder: Path) -> None:
     )
 
 
-def pictures_in_tables(folder: Path) -> None:
+def images_in_tables(folder: Path) -> None:
     make_dataset(
         folder,
         episodes=[6, 3, 8],
@@ -337,7 +337,7 @@ SUBJECTS = [
         written_cases(15, FRONT, DEPTH, "action"),
         write=depth_language_and_changing_tasks,
     ),
-    Subject("pictures_in_tables", written_cases(10, FRONT, "action"), write=pictures_in_tables),
+    Subject("pictures_in_tables", written_cases(10, FRONT, "action"), write=images_in_tables),
     Subject("recorded_h264", RECORDED, write=recorded("h264", finish=True)),
     Subject("recorded_av1", FEW_RECORDED, write=recorded("av1", finish=True)),
     Subject("while_recording", FEW_RECORDED, write=recorded("h264", finish=False)),

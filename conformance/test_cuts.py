@@ -1,7 +1,7 @@
 """What lerobot reads from cuts: frame by frame, what the sources hold. `make conformance` runs it.
 
 Every kind of cut is rendered as v3.0 from small sources, and lerobot opens it, with both of its
-decoders. Its pictures must be those that demoreel decodes from the sources, bit for bit.
+decoders. Its images must be those that demoreel decodes from the sources, bit for bit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CAMERAS = {FRONT: (64, 96), WRIST: (64, 64)}
 NUMBERED = ("index", "episode_index", "frame_index", "timestamp", "task_index", "task")
 BACKENDS = ("torchcodec", "pyav")
 
-# Groups of pictures that clips begin inside of, with pictures that are shown before their keyframe.
+# Groups of images that clips begin inside of, with images that are shown before their keyframe.
 SOURCES: dict[str, dict[str, Any]] = {
     "plain": {"episodes": [14, 9, 11], "gop": 6, "tasks": ("pick", "place")},
     "b_frames": {"episodes": [12, 10], "gop": 8, "b_frames": 2},
@@ -60,7 +60,7 @@ class Edit:
         backends: The decoders that lerobot is asked to use.
         form: How it is rendered.
         every: Which frames of a clip are left, where that is fewer a second.
-        encoded: Whether pictures are encoded anew; they are compared with the result's then.
+        encoded: Whether images are encoded anew; they are compared with the result's then.
     """
 
     make: Callable[[Path], Cut]
@@ -219,7 +219,7 @@ def test_lerobot_reads_what_the_sources_hold(
 
 
 def same_frame(found: dict[str, Any], item: dict[str, Any], edit: Edit, where: str) -> None:
-    """What lerobot found is the source's frame: every picture and number that is not renumbered."""
+    """What lerobot found is the source's frame: every image and number that is not renumbered."""
     other = (*NUMBERED, *edit.added, *(CAMERAS if edit.encoded else ()))
     own = {key for key in found if key not in other}
     origin = {key: edit.renamed.get(key, key) for key in own}

@@ -44,7 +44,7 @@ def v21(folder: Path, **options: Any) -> Path:
 
 
 def aged(folder: Path) -> Path:
-    """As older programs leave them: no names, ``video_info``, no statistics of pictures."""
+    """As older programs leave them: no names, ``video_info``, no statistics of images."""
     root = v21(folder)
     path = root / "meta" / "info.json"
     info = json.loads(path.read_text())

@@ -100,8 +100,8 @@ def test_the_way_of_a_batch_names_no_lance(room):
 LOCAL = {
     "layouts": "arrow_in base column_store columns detect file_reader find_rows language meta "
     "pending rows persisted persisted_files spans v3 v3.episode_table v3.metadata v3.reader",
-    "media": "colour decode depth mp4 mp4_boxes packet_file packets pictures preload video",
-    "read": "batch dataset episode follow memory pictures pool windows",
+    "media": "colour decode depth mp4 mp4_boxes packet_file packets images preload video",
+    "read": "batch dataset episode follow memory cameras pool windows",
     "storage": "arrow columns commit commit.consistent commit.files commit.hidden_folder "
     "commit.journal commit.replace commit.writer_lock external folder forks json_files links local "
     "lru names no_room parquet parquet_pages place scratch secrets seekable store threads thrift",

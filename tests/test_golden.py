@@ -60,7 +60,7 @@ def test_batches_give_the_same_items_as_single_reads(fixtures, name):
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_numpy_face_gives_the_same_with_uint8_pictures(fixtures, name):
+def test_numpy_face_gives_the_same_with_uint8_images(fixtures, name):
     for case in golden_cases(fixtures, name):
         wanted = case["kwargs"]
         if not wanted.get("return_uint8"):

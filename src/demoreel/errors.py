@@ -8,7 +8,7 @@
     ├── TableError            (ValueError)         a parquet file is missing, cut off, lacks rows
     ├── VideoError            (ValueError)         a video is missing, cut off, does not decode
     │   └── FrameMismatchError                     metadata and video disagree about the frames
-    ├── PictureError          (ValueError)         an encoded picture in a table does not decode
+    ├── PictureError          (ValueError)         an encoded image in a table does not decode
     ├── ArgumentError         (ValueError)         the caller asked for something impossible
     │   └── UnknownKeyError   (KeyError)           no such camera, feature or window key
     ├── OutOfRangeError       (IndexError)         no such frame or episode
@@ -18,7 +18,7 @@
     ├── DatasetBusyError      (RuntimeError)       another process is writing the dataset
     ├── DatasetChangedError   (RuntimeError)       it is not the dataset that was opened any more
     ├── UnfinishedError       (RuntimeError)       what was saved must be finished before this
-    ├── EncoderBehindError    (RuntimeError)       neither encoders nor disk can take a picture now
+    ├── EncoderBehindError    (RuntimeError)       neither encoders nor disk can take an image now
     ├── ShortageError         (RuntimeError)       this process may have no more files, threads
     ├── ConversionError       (RuntimeError)       what was written is not what the source holds
     ├── RepairError           (RuntimeError)       nothing of a dataset can be saved
@@ -239,7 +239,7 @@ class FrameMismatchError(VideoError):
 
 @_blames_files
 class PictureError(DemoreelError, ValueError):
-    """An encoded picture in a table does not decode."""
+    """An encoded image in a table does not decode."""
 
 
 class ArgumentError(DemoreelError, ValueError):
@@ -282,7 +282,7 @@ class UnfinishedError(DemoreelError, RuntimeError):
 
 
 class EncoderBehindError(DemoreelError, RuntimeError):
-    """Neither the encoders nor the disk can take another picture now; none was lost."""
+    """Neither the encoders nor the disk can take another image now; none was lost."""
 
 
 class ConversionError(DemoreelError, RuntimeError):

@@ -77,7 +77,7 @@ def test_a_recording_and_what_was_cut_from_it(base, tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
-def test_cuts_inside_groups_of_pictures_are_clean(tmp_path, codec):
+def test_cuts_inside_groups_of_images_are_clean(tmp_path, codec):
     options = {"b_frames": 2} if codec != "av1" else {}
     source = make_dataset(tmp_path / "ds", episodes=[20, 17, 19], codec=codec, gop=6, **options)
     cut = demoreel.cut(source).trim(0, 3, 16).trim(1, 4, 11).trim(2, 7, 18)

@@ -38,7 +38,7 @@ def test_finds(name, assert_found):
 
 
 @pytest.mark.parametrize("name", ["v3", "v3-images", "v2", "lance-native", "lance-frames"])
-def test_decodes_every_picture_of_every_layout(name, base):
+def test_decodes_every_image_of_every_layout(name, base):
     root = base(name)
     report = deep(root)
     assert report.counts == {}
@@ -47,7 +47,7 @@ def test_decodes_every_picture_of_every_layout(name, base):
 
 
 @pytest.mark.parametrize("name", ["kitchen_v30", "kitchen_images_v30", "kitchen_lance_frames"])
-def test_real_pictures_raise_no_alarm(name, fixtures):
+def test_real_images_raise_no_alarm(name, fixtures):
     before = snapshot(fixtures / name)
     assert deep(fixtures / name).counts == {}
     assert snapshot(fixtures / name) == before
@@ -84,7 +84,7 @@ def test_says_which_episode_and_frame(copy):
     assert finding.count == 5  # up to the next keyframe
 
 
-def test_pictures_before_and_behind_damage_are_still_looked_at(copy):
+def test_images_before_and_behind_damage_are_still_looked_at(copy):
     root = copy("v3-film")
     index = open_video(root / VIDEO).index
     packet = index.packet_of[15]
@@ -143,7 +143,7 @@ def test_thresholds_can_be_set(copy):
     assert set(report.counts) == {"picture-frozen"}  # what is not black does not move, either
 
 
-def test_pictures_of_a_table_that_is_broken_are_left_to_others(copy):
+def test_images_of_a_table_that_is_broken_are_left_to_others(copy):
     root = copy("v3-images")
     table = next((root / "data").rglob("*.parquet"))
     table.write_bytes(table.read_bytes()[:2000])
@@ -159,12 +159,12 @@ def test_runs_hold_every_frame_once(tmp_path):
     assert deep(root).counts == {}
 
 
-def seen_in_parts(pictures, sizes):
+def seen_in_parts(images, sizes):
     parts, first = [], 0
     for size in sizes:
         watch = Watch()
         for number in range(first, first + size):
-            watch.add(number, pictures[number])
+            watch.add(number, images[number])
         parts.append(watch.seen())
         first += size
     return joined(parts, Levels())
@@ -172,15 +172,15 @@ def seen_in_parts(pictures, sizes):
 
 def test_what_is_seen_does_not_depend_on_the_runs():
     random = np.random.default_rng(0)
-    pictures = random.integers(0, 255, (100, 60, 80)).astype(np.uint8)
-    pictures[40:60] = pictures[40]
-    whole, parts = seen_in_parts(pictures, [100]), seen_in_parts(pictures, [33, 1, 20, 46])
+    images = random.integers(0, 255, (100, 60, 80)).astype(np.uint8)
+    images[40:60] = images[40]
+    whole, parts = seen_in_parts(images, [100]), seen_in_parts(images, [33, 1, 20, 46])
     for name in ("number", "bright", "same", "change", "spread", "flat"):
         assert np.array_equal(getattr(whole, name), getattr(parts, name), equal_nan=True), name
     assert np.flatnonzero(whole.same).tolist() == list(range(41, 60))
 
 
-def test_pictures_of_other_sizes_do_not_meet():
+def test_images_of_other_sizes_do_not_meet():
     watch = Watch()
     for number in range(6):
         watch.add(number, np.full((20 + 10 * (number > 2), 30), 90, np.uint8))
@@ -211,11 +211,11 @@ def test_noise_is_no_movement():
 def test_a_grey_png_and_one_with_alpha_decode(copy):
     root = copy("v3-images")
 
-    def replace(pictures):
+    def replace(images):
         for place, mode in ((3, "L"), (4, "RGBA")):
             buffer = io.BytesIO()
             Image.new(mode, (64, 64), 90 if mode == "L" else (90, 90, 90, 255)).save(buffer, "PNG")
-            pictures[place] = {**pictures[place], "bytes": buffer.getvalue()}
+            images[place] = {**images[place], "bytes": buffer.getvalue()}
 
     edit_column(root / DATA, "observation.images.front", replace)
     assert "picture-undecodable" not in deep(root).counts

@@ -162,17 +162,17 @@ def test_films_that_were_encoded_again_are_found_when_decoded(base, tmp_path):
     def other_rows(episode, columns):
         return {key: -v if v.dtype.kind == "f" else v for key, v in columns.items()}
 
-    def same_film(episode, frame, picture):
+    def same_film(episode, frame, image):
         return view(movements(episode, 40)[1][frame], episode)
 
     again = make_moving(
-        tmp_path / "again", lengths=(40, 40, 40), films=True, change=other_rows, picture=same_film
+        tmp_path / "again", lengths=(40, 40, 40), films=True, change=other_rows, image=same_film
     )
     for video in again.rglob("*.mp4"):
-        pictures = demoreel.open(again)  # decoded as they are, encoded as they never were
+        images = demoreel.open(again)  # decoded as they are, encoded as they never were
         number = int(video.stem[-3:])
-        shown = [pictures[40 * number + frame]["observation.images.front"] for frame in range(40)]
-        film(video, [picture.transpose(1, 2, 0) for picture in shown], fps=10, crf=28, gop=4)
+        shown = [images[40 * number + frame]["observation.images.front"] for frame in range(40)]
+        film(video, [image.transpose(1, 2, 0) for image in shown], fps=10, crf=28, gop=4)
     assert leaks(base("v3-film"), again).counts == {}
     report = demoreel.check(
         base("v3-film"), again, leaks=True, deep=True, only=["deep", "duplicate"]

@@ -69,9 +69,9 @@ def test_a_process_that_goes_wrong_is_told_on(bases, tmp_path):
 def _item(row: Stamp, shown: Stamp) -> dict[str, np.ndarray]:
     index = sum(LENGTHS[: row.episode]) + row.frame
     numbers = np.array([row.episode, row.frame, index, 0, 0, 1], np.float32)
-    picture = np.zeros((48, 64, 3), np.uint8)
-    stamp(picture, *shown)
-    return {"observation.state": numbers, "action": -numbers, "camera": picture}
+    image = np.zeros((48, 64, 3), np.uint8)
+    stamp(image, *shown)
+    return {"observation.state": numbers, "action": -numbers, "camera": image}
 
 
 def test_a_witness_tells_another_frame_from_a_damaged_one():
@@ -82,5 +82,5 @@ def test_a_witness_tells_another_frame_from_a_damaged_one():
     assert "camera" in str(mixed_up(_item(other, asked), ("camera",), None))
     damaged = _item(asked, asked)
     damaged["observation.state"][2] += 1  # one number, not a row
-    damaged["camera"][:20] = 128  # a picture that cannot be read says nothing
+    damaged["camera"][:20] = 128  # an image that cannot be read says nothing
     assert mixed_up(damaged, ("camera",), asked) is None

@@ -25,7 +25,7 @@ def picture(path: Path) -> np.ndarray:
         return np.array(image)
 
 
-def test_writes_the_very_picture(run, dataset, tmp_path):
+def test_writes_the_very_image(run, dataset, tmp_path):
     target = tmp_path / "out.png"
     done = run("frame", dataset, 10, "--camera", FRONT, "-o", target)
     assert done.returncode == 0

@@ -37,14 +37,14 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 def _make(path: Path, kind: str) -> Path:
-    layout, _, pictures = kind.partition(" ")
+    layout, _, images = kind.partition(" ")
     options: dict[str, Any] = {
         "videos": {"cameras": {FRONT: (48, 64), WRIST: (32, 32)}, "gop": 4},
         "images": {"cameras": 0, "image_cameras": {FRONT: (48, 64)}},
         "mixed": {"cameras": {FRONT: (48, 64)}, "image_cameras": {WRIST: (32, 48)}},
         "depth": {"cameras": {FRONT: (48, 64)}, "depth_cameras": {"depth.front": (48, 64)}},
         "": {"cameras": 0},
-    }[pictures]
+    }[images]
     if layout in ("v2.0", "v2.1", "v3.0"):
         return make_dataset(
             path,
@@ -58,7 +58,7 @@ def _make(path: Path, kind: str) -> Path:
             video_files_size_in_mb=0.01,
             **options,
         )
-    source = _make(path.with_name("before"), f"v3.0 {pictures}")
+    source = _make(path.with_name("before"), f"v3.0 {images}")
     codec: Any = "png" if layout == "lance-frames" else None
     demoreel.convert(source, path, to=layout, image_codec=codec)  # type: ignore[arg-type]
     return path

@@ -149,10 +149,10 @@ def test_v20_gets_statistics_of_every_episode(tmp_path, assert_same_items):
         np.testing.assert_allclose(line["stats"]["observation.state"]["mean"], states.mean(0))
         np.testing.assert_allclose(line["stats"]["observation.state"]["std"], states.std(0))
         assert line["stats"]["observation.state"]["count"] == [len(states)]
-        pictures = np.stack(list(ds.episode(number).frames(FRONT))) / 255
+        images = np.stack(list(ds.episode(number).frames(FRONT))) / 255
         found = line["stats"][FRONT]
-        np.testing.assert_allclose(np.ravel(found["mean"]), pictures.mean((0, 1, 2)))
-        np.testing.assert_allclose(np.ravel(found["max"]), pictures.max((0, 1, 2)))
+        np.testing.assert_allclose(np.ravel(found["mean"]), images.mean((0, 1, 2)))
+        np.testing.assert_allclose(np.ravel(found["max"]), images.max((0, 1, 2)))
         assert np.shape(found["mean"]) == (3, 1, 1)
         assert found["count"] == [len(states)]
     assert_same_items(root, tmp_path / "out")
@@ -162,7 +162,7 @@ def test_v20_gets_statistics_of_every_episode(tmp_path, assert_same_items):
 
 @pytest.mark.parametrize("to", ["v2.1", "v3.0"])
 @pytest.mark.parametrize("wanted", [True, False])
-def test_missing_statistics_of_pictures(old, tmp_path, to, wanted):
+def test_missing_statistics_of_images(old, tmp_path, to, wanted):
     path = old / "meta/episodes_stats.jsonl"
     lines = lines_of(path)
     for line in lines:
@@ -174,8 +174,8 @@ def test_missing_statistics_of_pictures(old, tmp_path, to, wanted):
     assert stats is not None
     assert (FRONT in stats) == wanted
     if wanted:
-        pictures = np.stack([item[FRONT] for item in demoreel.open(old)]) / 255
-        np.testing.assert_allclose(np.ravel(stats[FRONT]["mean"]), pictures.mean((0, 2, 3)))
+        images = np.stack([item[FRONT] for item in demoreel.open(old)]) / 255
+        np.testing.assert_allclose(np.ravel(stats[FRONT]["mean"]), images.mean((0, 2, 3)))
 
 
 def test_no_statistics_at_all(old, tmp_path):
@@ -266,7 +266,7 @@ def test_missing_files(old, tmp_path):
     assert demoreel.open(tmp_path / "out").episodes.length.tolist() == [4, 5]
 
 
-def test_an_episode_that_begins_inside_a_group_of_pictures(tmp_path):
+def test_an_episode_that_begins_inside_a_group_of_images(tmp_path):
     root = make_dataset(tmp_path / "in", episodes=[9, 8], gop=4, cameras=1)
     demoreel.cut(root).trim(0, 2, 9).render(tmp_path / "cut")
     with pytest.raises(FrameMismatchError, match="alone") as caught:

@@ -75,20 +75,20 @@ def test_lossless_frames_of_videos(make, tmp_path, source, codec, assert_same_it
 
 @pytest.mark.parametrize("to", ["lance-native", "lance-frames", "v3.0"])
 @pytest.mark.parametrize("source", ["v2.1 images", "v3.0 images", "lance-frames images"])
-def test_pictures_keep_their_bytes(make, tmp_path, source, to, assert_same_items):
+def test_images_keep_their_bytes(make, tmp_path, source, to, assert_same_items):
     root = make(source) if "frames" not in source else None
     if root is None:
         root = tmp_path / "frames"
         convert(make("v3.0 images"), root, "lance-frames")  # "source" by default
     report = convert(root, tmp_path / "out", to)
-    assert report.verified.pictures == len(demoreel.open(root))
+    assert report.verified.images == len(demoreel.open(root))
     left, right = demoreel.open(root), demoreel.open(tmp_path / "out")
     rows = np.arange(len(left))
     assert left.reader.encoded(rows, FRONT) == right.reader.encoded(rows, FRONT)
     assert_same_items(root, tmp_path / "out")
 
 
-def test_frames_of_videos_become_pictures_of_v30(make, tmp_path, assert_same_items):
+def test_frames_of_videos_become_images_of_v30(make, tmp_path, assert_same_items):
     convert(make("v3.0 videos"), tmp_path / "frames", "lance-frames", image_codec="png")
     convert(tmp_path / "frames", tmp_path / "back", "v3.0")
     back = demoreel.open(tmp_path / "back")

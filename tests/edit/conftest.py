@@ -16,7 +16,7 @@ from demoreel.testing import make_dataset
 CAMERA = "observation.images.cam0"
 MADE = {"index", "episode_index", "frame_index", "timestamp", "task_index"}
 
-# Everything that a cut must not care about: codecs, groups of pictures, files, layouts.
+# Everything that a cut must not care about: codecs, GOPs, files, layouts.
 KINDS = {
     "small_files": {
         "episodes": [5, 12, 3, 9],

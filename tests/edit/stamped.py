@@ -1,4 +1,4 @@
-"""Reading off a result's pictures and numbers which source, episode and frame they are."""
+"""Reading off a result's images and numbers which source, episode and frame they are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def wanted(*clips: tuple[int, range | list[int]]) -> Wanted:
 
 
 def assert_shows(path: Path | str | Dataset, episodes: Wanted) -> Dataset:
-    """Every frame is what it should be: pictures of every camera, numbers, time."""
+    """Every frame is what it should be: images of every camera, numbers, time."""
     ds = path if isinstance(path, Dataset) else demoreel.open(path, decode_threads=1)
     assert ds.episodes.length.tolist() == [len(frames) for frames in episodes]
     assert ds.info.total_frames == len(ds) == sum(map(len, episodes))
@@ -29,7 +29,7 @@ def assert_shows(path: Path | str | Dataset, episodes: Wanted) -> Dataset:
     for camera in ds.cameras:
         if ds.features[camera].is_depth:
             continue
-        stamps = [read_stamp(picture) for picture in batch[camera]]
+        stamps = [read_stamp(image) for image in batch[camera]]
         assert [(stamp.episode, stamp.frame) for stamp in stamps] == flat, camera
     assert [tuple(row) for row in batch["observation.state"][:, :2].tolist()] == flat
     time = np.concatenate([np.arange(len(frames)) / ds.fps for frames in episodes])

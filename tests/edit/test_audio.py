@@ -170,7 +170,7 @@ def test_audio_is_dropped_when_that_is_wanted_and_info_says_so(audible, tmp_path
     assert demoreel.check(tmp_path / "new").worst in (None, "hint")
 
 
-def test_pictures_without_audio_must_be_asked_for(audible, tmp_path):
+def test_images_without_audio_must_be_asked_for(audible, tmp_path):
     with pytest.raises(ArgumentError, match=CAMERA) as error:
         demoreel.convert(audible["v3.0"], tmp_path / "new", to="lance-frames")
     assert "--drop-audio" in str(error.value)

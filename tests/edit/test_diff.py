@@ -81,7 +81,7 @@ def test_another_layout_is_no_difference(plain, tmp_path, to):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_neither_are_other_files(sources, tmp_path, kind):
-    """Packets at other places in other files, from every codec and kind of group of pictures."""
+    """Packets at other places in other files, from every codec and kind of GOP."""
     demoreel.cut(sources[kind]).render(tmp_path / "again", video_files_size_in_mb=0.001)
     found = demoreel.diff(sources[kind], tmp_path / "again", pixels="all")
     assert found.is_equal, found
@@ -256,11 +256,11 @@ def test_statistics(plain, changed):
         assert {one.only_in for one in demoreel.diff(plain, changed).statistics} == {"a"}
 
 
-# ── Pictures ──────────────────────────────────────────────────────────────────────────────────────
+# ── Images ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_only_what_leans_on_other_packets_is_decoded(tmp_path):
-    """The second of three groups of pictures is another episode's."""
+    """The second of three GOPs is another episode's."""
     make_dataset(tmp_path / "both", episodes=[12, 12], gop=4, cameras={CAMERA: (64, 64)})
     demoreel.cut(tmp_path / "both").keep(0).render(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")

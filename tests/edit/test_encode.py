@@ -1,4 +1,4 @@
-"""Cameras encoded anew, pictures made into videos, cameras that a source does not have."""
+"""Cameras encoded anew, images made into videos, cameras that a source does not have."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_cameras_by_name(source, tmp_path):
     assert result.features[FRONT].info == demoreel.open(source).features[FRONT].info
 
 
-def test_pictures_in_tables_become_a_video(source, tmp_path):
+def test_images_in_tables_become_a_video(source, tmp_path):
     cut(source).render(tmp_path / "out", images="video", verify="full")
     result = assert_shows(tmp_path / "out", WHOLE)
     assert result.features[STILL].dtype == "video"
@@ -140,11 +140,11 @@ def test_killed_and_continued(source, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_other_pictures_are_noticed(source, tmp_path, monkeypatch):
+def test_other_images_are_noticed(source, tmp_path, monkeypatch):
     """What was encoded from the wrong frames does not become a dataset."""
     from demoreel.edit import encode
 
-    right = encode._pictures
+    right = encode._images
     monkeypatch.setattr(encode, "_pictures", lambda *what: reversed(list(right(*what))))
     with pytest.raises(ConversionError, match="encoded anew differs"):
         cut(source).render(tmp_path / "out", vcodec="h264")
@@ -187,8 +187,8 @@ def test_cameras_that_a_source_lacks_are_black(tmp_path, codec, plain_first):
     assert len(demoreel.open(tmp_path / "less")) == 153 - done.clips[0].length
 
 
-def test_black_pictures_are_no_data(tmp_path):
-    """Statistics are those of the pictures that were filmed, through cuts and recomputation."""
+def test_black_images_are_no_data(tmp_path):
+    """Statistics are those of the images that were filmed, through cuts and recomputation."""
     plain, rich = with_and_without(tmp_path)
     cut(plain).merge(rich, features="union").render(tmp_path / "union")
     cut(tmp_path / "union").delete(0).render(tmp_path / "less")
@@ -200,7 +200,7 @@ def test_black_pictures_are_no_data(tmp_path):
         stats = demoreel.open(tmp_path / name).stats
         for camera in (TOP, STILL, DEPTH):
             if camera == DEPTH and name == "again":
-                continue  # counted from all pictures there, sampled by none of the others
+                continue  # counted from all images there, sampled by none of the others
             for kind in ("count", "mean", "std", "min", "max"):
                 assert np.allclose(stats[camera][kind], theirs[camera][kind], atol=1e-2), (
                     name,

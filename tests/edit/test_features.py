@@ -148,7 +148,7 @@ def test_robots_are_kept_by_episode(plain, tmp_path):
     assert table.column("robot_type").to_pylist() == ["walker"] * 2
 
 
-def test_pictures_in_tables_and_language(tmp_path):
+def test_images_in_tables_and_language(tmp_path):
     make_dataset(
         tmp_path / "in",
         episodes=[12, 4],

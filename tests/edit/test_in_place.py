@@ -44,12 +44,12 @@ def made(tmp_path_factory) -> dict[str, Path]:
         "task_changes": True,
     }
     filmed = make_dataset(folder / "filmed", gop=4, video_files_size_in_mb=0.01, **options)
-    pictured = make_dataset(
+    imaged = make_dataset(
         folder / "pictured", cameras=0, image_cameras={CAMERA: (64, 64)}, **options
     )
     for layout in LAYOUTS:
-        source = pictured if layout == "lance-frames" else filmed
-        # Pictures in two fragments, so that one may go as a whole.
+        source = imaged if layout == "lance-frames" else filmed
+        # Images in two fragments, so that one may go as a whole.
         cut(source).render(folder / layout, layout=layout, data_files_size_in_mb=0.02)
     return {layout: folder / layout for layout in LAYOUTS}
 
@@ -110,7 +110,7 @@ def test_delete(dataset):
     assert not (dataset / ".demoreel").exists()
 
 
-def test_pictures_in_rows_are_not_written_again(made, tmp_path):
+def test_images_in_rows_are_not_written_again(made, tmp_path):
     dataset = copied(made["lance-frames"], tmp_path)
     before = files_of(dataset)
     assert any(b"PNG" in (dataset / name).read_bytes() for name in before if "/data/" in name)
@@ -124,7 +124,7 @@ def test_trim_and_order(filmed):
     assert_shows(filmed, wanted((3, range(9)), (1, range(3, 10))))
 
 
-def test_trim_keeps_the_order_of_pictures(dataset):
+def test_trim_keeps_the_order_of_images(dataset):
     cut(dataset).trim(1, 3, 10).trim(3, 0.1, 0.2).render_in_place(verify="full")
     clips = wanted((0, range(5)), (1, range(3, 10)), (2, range(3)), (3, range(3, 6)))
     assert_shows(dataset, clips)
@@ -275,7 +275,7 @@ def test_what_cannot_be_done_in_place(filmed, change, message):
     assert files_of(filmed) == before
 
 
-def test_order_of_pictures_in_rows(made, tmp_path):
+def test_order_of_images_in_rows(made, tmp_path):
     dataset = copied(made["lance-frames"], tmp_path)
     with pytest.raises(ArgumentError, match="cannot change their order"):
         cut(dataset).keep([1, 0]).render_in_place()

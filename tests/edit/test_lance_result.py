@@ -30,8 +30,8 @@ def layout(request) -> str:
 
 
 @pytest.fixture(scope="session")
-def pictured(tmp_path_factory) -> Path:
-    """A dataset whose pictures lie in its tables."""
+def imaged(tmp_path_factory) -> Path:
+    """A dataset whose images lie in its tables."""
     return make_dataset(
         tmp_path_factory.mktemp("pictured") / "pictured",
         episodes=[5, 7, 3],
@@ -76,7 +76,7 @@ def test_lance_of_lance(whole, tmp_path, layout):
     whole("small_files").render(tmp_path / "one", layout=layout, **SIZES)
     made = cut(tmp_path / "one").keep([3, 1]).trim(1, 3, 11)
     for to in (*FILMED, "v3.0", "v2.1"):
-        if to != "v2.1":  # a clip that begins inside a group of pictures is no video of its own
+        if to != "v2.1":  # a clip that begins inside a GOP is no video of its own
             made.render(tmp_path / to, layout=to, verify="full")
             assert_is(opened(tmp_path / to), made)
     cut(tmp_path / "one").render(tmp_path / "v2.1", layout="v2.1")
@@ -111,16 +111,16 @@ def test_encoded_clips(whole, tmp_path):
     assert result.episodes.length.tolist() == [6, 7]
 
 
-# Pictures in tables
+# Images in tables
 
 
 @pytest.mark.parametrize("layout", ["lance-frames", "lance-native"])
-def test_pictures_are_copied_as_they_are(pictured, tmp_path, layout):
-    made = cut(pictured).keep([2, 1]).trim(1, 2, 6)
+def test_images_are_copied_as_they_are(imaged, tmp_path, layout):
+    made = cut(imaged).keep([2, 1]).trim(1, 2, 6)
     made.render(tmp_path / "one", layout=layout, verify="full")
     assert_is(opened(tmp_path / "one"), made)
     rows = np.arange(3), np.arange(12, 15)
-    mine, theirs = opened(tmp_path / "one"), opened(pictured)
+    mine, theirs = opened(tmp_path / "one"), opened(imaged)
     assert mine.reader.encoded(rows[0], CAMERA) == theirs.reader.encoded(rows[1], CAMERA)
     cut(tmp_path / "one").delete(0).render(tmp_path / "two", layout="lance-frames", verify="full")
     assert_is(opened(tmp_path / "two"), cut(tmp_path / "one").delete(0))
@@ -130,8 +130,8 @@ def test_pictures_are_copied_as_they_are(pictured, tmp_path, layout):
     ("source", "layout", "hint"),
     [("filmed", "lance-frames", "demoreel convert"), ("pictured", "lance-video", "lance-frames")],
 )
-def test_layouts_that_cannot_hold_the_cameras(sources, pictured, tmp_path, source, layout, hint):
-    path = pictured if source == "pictured" else sources["h264_too"]
+def test_layouts_that_cannot_hold_the_cameras(sources, imaged, tmp_path, source, layout, hint):
+    path = imaged if source == "pictured" else sources["h264_too"]
     with pytest.raises(ArgumentError, match=hint):
         cut(path).render(tmp_path / "out", layout=layout)
     assert list(tmp_path.iterdir()) == []

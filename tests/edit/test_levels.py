@@ -1,4 +1,4 @@
-"""Statistics of pictures after a cut are those of its frames, computed from scratch."""
+"""Statistics of images after a cut are those of its frames, computed from scratch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = ("small_files", "b_frames", "v2.1", "av1")
 
 @pytest.fixture(scope="session")
 def counted(sources, tmp_path_factory) -> dict[str, Path]:
-    """The sources, with their pictures counted."""
+    """The sources, with their images counted."""
     folder = tmp_path_factory.mktemp("counted")
     for name in NAMES:
         shutil.copytree(sources[name], folder / name)
@@ -38,8 +38,8 @@ def counted(sources, tmp_path_factory) -> dict[str, Path]:
 
 def from_scratch(dataset, rows) -> dict[str, np.ndarray]:
     """The statistics of a camera's frames, by numpy, from samples."""
-    pictures = np.stack([dataset[int(row)][CAMERA] for row in rows]) / 255
-    values = pictures.transpose(1, 0, 2, 3).reshape(3, -1)
+    images = np.stack([dataset[int(row)][CAMERA] for row in rows]) / 255
+    values = images.transpose(1, 0, 2, 3).reshape(3, -1)
     found = {
         "min": values.min(axis=1),
         "max": values.max(axis=1),
@@ -106,7 +106,7 @@ def test_what_was_trimmed_is_approximate_until_it_is_asked_for(counted, tmp_path
     assert known == [True, False, True, True]
     trimmed.render(tmp_path / "exact", verify=False, recompute_stats=True)
     assert_exact(tmp_path / "exact")
-    done = recompute(tmp_path / "out", numbers=False, pictures="missing")
+    done = recompute(tmp_path / "out", numbers=False, images="missing")
     assert done.cameras == {CAMERA: 7}  # the rest was known
     assert_exact(tmp_path / "out")
 

@@ -98,7 +98,7 @@ def found_in(result: Dataset) -> list[list[tuple[str, int, int]]]:
     batch = result.batch(range(len(result)))
     numbers = batch["observation.state"][:, :2].astype(int)
     for camera in result.cameras:
-        stamps = [read_stamp(picture) for picture in batch[camera]]
+        stamps = [read_stamp(image) for image in batch[camera]]
         assert [(stamp.episode, stamp.frame) for stamp in stamps] == [*map(tuple, numbers)]
     places = [(task, *row) for task, row in zip(tasks_of(result), numbers.tolist(), strict=True)]
     start = result.episodes.start.tolist()

@@ -71,11 +71,11 @@ def assert_plays_through(result) -> None:
         place = result.reader.clip(position, CAMERA)
         if place.video.name not in shown:
             shown[place.video.name] = played(place.video.name)
-        pictures = shown[place.video.name]
+        images = shown[place.video.name]
         wanted = result.batch(range(episode.start, episode.stop))[CAMERA]
-        for frame, picture in enumerate(wanted):
-            found = pictures[place.first + frame]
-            assert np.array_equal(found.transpose(2, 0, 1), picture), (position, frame)
+        for frame, image in enumerate(wanted):
+            found = images[place.first + frame]
+            assert np.array_equal(found.transpose(2, 0, 1), image), (position, frame)
 
 
 def played(path: str) -> dict[int, np.ndarray]:
@@ -158,7 +158,7 @@ class TestWhatIsRendered(LayoutTests):
         return path
 
     def test_statistics(self, tmp_path):
-        """Numbers have statistics, whether the source had some or not; pictures only if it had."""
+        """Numbers have statistics, whether the source had some or not; images only if it had."""
         LayoutTests.make(tmp_path / "bare", episodes=[2, 3], with_stats=False)
         cut(tmp_path / "bare").render(tmp_path / "out")
         found = opened(tmp_path / "out").stats

@@ -1,4 +1,4 @@
-"""Another frame rate: the nearest rows, the same seconds, and pictures that need not be encoded."""
+"""Another frame rate: the nearest rows, the same seconds, and images that need not be encoded."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def episodes_of(root: Path) -> pa.Table:
 
 
 def without_counts(root: Path, *, lance: bool = False) -> None:
-    """Leave what is said of pictures to stats.json alone, and in v2.0's form: without a count."""
+    """Leave what is said of images to stats.json alone, and in v2.0's form: without a count."""
     shutil.rmtree(root / "meta" / "demoreel", ignore_errors=True)
     edit_table(
         root / EPISODES,
@@ -143,7 +143,7 @@ def test_episodes_of_no_split_or_another_do_not_become_train(source, tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["v3.0", "v2.1", "lance-video"])
-def test_statistics_of_pictures_that_only_the_whole_has(source, tmp_path, layout):
+def test_statistics_of_images_that_only_the_whole_has(source, tmp_path, layout):
     without_counts(source)
     before = demoreel.open(source).stats[CAMERA]
     done = demoreel.cut(source).delete([1]).render(tmp_path / "new", layout=layout)

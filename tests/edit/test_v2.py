@@ -44,7 +44,7 @@ def test_what_v2_says_of_itself(whole, tmp_path):
     assert [json.loads(line)["stats"]["action"]["count"] for line in lines] == [[12], [3], [9]]
 
 
-def test_clips_begin_with_a_group_of_pictures(whole, tmp_path):
+def test_clips_begin_with_a_group_of_images(whole, tmp_path):
     made = whole("small_files").trim(1, 4, 10)  # a keyframe every four frames
     made.render(tmp_path / "out", layout="v2.1")
     assert_is(opened(tmp_path / "out"), made)

@@ -24,7 +24,7 @@ from support.persisted import leave_persisted
 
 REPO = "me/my_task"
 LFS_ABOVE = 2000  # bytes, for the fixture
-PICTURE = "demoreel/first_frames.jpg"
+IMAGE = "demoreel/first_frames.jpg"
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_one_commit_holds_data_and_card(hub, folder):
     assert newest.oid == done.commit
     assert initial.title == "initial commit"
     files = hub.files(REPO)
-    assert names_of(folder) | {"README.md", PICTURE, ".gitattributes"} == set(files)
+    assert names_of(folder) | {"README.md", IMAGE, ".gitattributes"} == set(files)
     for name in names_of(folder):
         assert hub.read(REPO, name) == (folder / name).read_bytes()
     assert done.created
@@ -106,7 +106,7 @@ def test_appended_episodes_cost_their_own_bytes(hub, folder):
     done = demoreel.push(folder, REPO)
     old = set(hub.files(REPO, hub.commits(REPO)[1].oid))
     assert len(hub.commits(REPO)) == 3
-    # Rows and pictures of the old episodes are files that stayed as they were.
+    # Rows and images of the old episodes are files that stayed as they were.
     assert not {name for name in old & set(done.sent) if name.startswith(("data/", "videos/"))}
     assert {name for name in done.sent if name.startswith("videos/")}
     assert names_of(folder) <= set(hub.files(REPO))
@@ -119,14 +119,14 @@ def grow(folder):
                 {
                     "observation.state": [float(number)] * 6,
                     "action": [1.0] * 6,
-                    "observation.images.top": picture(number),
+                    "observation.images.top": image(number),
                     "task": "do it",
                 }
             )
         recorder.save_episode()
 
 
-def picture(number):
+def image(number):
     import numpy as np
 
     return np.full((48, 64, 3), number, np.uint8)
@@ -185,7 +185,7 @@ def test_hidden_things_never_leave_the_machine(hub, folder):
     assert sent == {n for n in sent if n.startswith(("meta/", "data/", "videos/"))} | {
         "LICENSE",
         "README.md",
-        PICTURE,
+        IMAGE,
     }
     assert all(hub.read(REPO, name) != b"secret" for name in hub.files(REPO))
 
@@ -211,7 +211,7 @@ def test_a_dry_run_changes_nothing(hub, folder):
     assert plan.dry_run
     assert plan.created
     assert plan.tag == "v3.0"
-    assert names_of(folder) | {"README.md", PICTURE} == set(plan.sent)
+    assert names_of(folder) | {"README.md", IMAGE} == set(plan.sent)
     assert plan.bytes_sent > 0
     assert plan.commit is None
     assert not hub.exists(REPO)

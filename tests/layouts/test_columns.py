@@ -82,7 +82,7 @@ def test_language_rows_come_back():
         to_arrow([[{"content": "hi"}]], events, length=1)
 
 
-def test_pictures_keep_their_bytes_and_get_a_name():
+def test_images_keep_their_bytes_and_get_a_name():
     feature = Feature("cam", "image", (4, 4, 3))
     values = [b"\x89PNG....", b"\xff\xd8jpeg"]
     rows = to_arrow(values, feature, length=2).to_pylist()

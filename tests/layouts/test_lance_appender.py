@@ -96,7 +96,7 @@ def tables(root):
     return [lance.dataset(str(root / f"{name}.lance")) for name in names]
 
 
-def check_whole(root, *, pictures_from=0):
+def check_whole(root, *, images_from=0):
     """Return how many episodes there are; every file and both tables must agree on it."""
     if not is_held(root):
         demoreel.finish(root)
@@ -120,7 +120,7 @@ def check_whole(root, *, pictures_from=0):
     assert len(named) == len(dataset.cameras) * count
     for table in (frames, videos):
         table.validate()
-    for episode in range(pictures_from, count):
+    for episode in range(images_from, count):
         begin = sum(lengths[:episode])
         for frame in range(lengths[episode]):
             sample = dataset[begin + frame]
@@ -384,15 +384,15 @@ def test_the_copy_of_the_metadata_is_that_of_the_end(tmp_path, add):
 
 
 def draft_of(dataset, episode, scratch):
-    """An episode that a dataset has, as a draft; its pictures are encoded again."""
+    """An episode that a dataset has, as a draft; its images are encoded again."""
     begin, length = int(dataset.episodes.start[episode]), 7
     rows = dataset.batch(list(range(begin, begin + length)))
     (camera,) = dataset.cameras
     path = scratch / f"{episode}.mp4"
     settings = VideoSettings(codec="h264", preset="ultrafast")
     with VideoEncoder(path, fps=dataset.fps, width=640, height=480, settings=settings) as video:
-        for picture in np.asarray(rows[camera]):
-            video.add(np.ascontiguousarray(picture.transpose(1, 2, 0)))
+        for image in np.asarray(rows[camera]):
+            video.add(np.ascontiguousarray(image.transpose(1, 2, 0)))
     columns = {key: np.asarray(rows[key]) for key in ("observation.state", "action")}
     return EpisodeDraft(columns, [str(task) for task in rows["task"]], {camera: path})
 
@@ -532,7 +532,7 @@ def test_every_state_that_a_power_cut_may_leave_is_whole(tmp_path, add, scratch,
     found = set()
     for number, state in enumerate(distinct(cuts.states)):
         folder = cuts.build(state, tmp_path / str(number) / "dataset")
-        found.add(check_whole(folder, pictures_from=2))
+        found.add(check_whole(folder, images_from=2))
         shutil.rmtree(folder.parent)
     assert found == expected
     folder = cuts.build(last, tmp_path / "last" / "dataset")

@@ -17,7 +17,7 @@ from PIL import Image
 import demoreel
 from demoreel.layouts.columns import to_arrow
 from demoreel.media.colour import depth_codes
-from demoreel.media.decode import Decoder, Stretch
+from demoreel.media.decode import Decoder, GopSpan
 from demoreel.media.packet_bytes import PACKETS_COLUMN, encode_packets
 from demoreel.media.video import open_video
 from demoreel.model import Feature
@@ -40,7 +40,7 @@ def as_lance(source: Path, target: Path, layout: str, *, with_packets: bool) -> 
     if layout == "lance-native":
         path = target / "meta" / "info.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "storage_format": "lance"}))
-    write(frames_table(ds, with_pictures=not videos), target / f"{frames}.lance")
+    write(frames_table(ds, with_images=not videos), target / f"{frames}.lance")
     if videos and ds.info.video_keys:
         write(videos_table(ds, layout, with_packets), target / f"{videos}.lance")
     return target
@@ -50,7 +50,7 @@ def write(table: pa.Table, path: Path) -> None:
     lance.write_dataset(table, path, data_storage_version="2.2", max_rows_per_file=20)
 
 
-def frames_table(ds: Dataset, *, with_pictures: bool) -> pa.Table:
+def frames_table(ds: Dataset, *, with_images: bool) -> pa.Table:
     every = np.arange(len(ds))
     columns: dict[str, pa.Array] = {}
     for key, feature in ds.features.items():
@@ -60,7 +60,7 @@ def frames_table(ds: Dataset, *, with_pictures: bool) -> pa.Table:
         elif not feature.is_video:
             values = ds.reader.rows(every, [key])[key]
             columns[name] = plain(to_arrow(values, feature, length=len(ds)))
-        elif with_pictures:
+        elif with_images:
             columns[name] = pa.array(encoded_frames(ds, feature), pa.binary())
     return pa.table(columns)
 
@@ -77,27 +77,27 @@ def plain(array: pa.Array) -> pa.Array:
 
 
 def encoded_frames(ds: Dataset, feature: Feature) -> list[bytes]:
-    """Lossless pictures of a video camera; of a depth camera, its codes."""
+    """Lossless images of a video camera; of a depth camera, its codes."""
     found = []
     for episode in range(len(ds.episodes)):
         if feature.is_depth:
-            pictures = list(codes(ds, episode, feature.key))
+            images = list(codes(ds, episode, feature.key))
         else:
-            pictures = list(ds.episode(episode).frames(feature.key))
-        found += [png(picture) for picture in pictures]
+            images = list(ds.episode(episode).frames(feature.key))
+        found += [png(image) for image in images]
     return found
 
 
 def codes(ds: Dataset, episode: int, key: str) -> Any:
     clip = ds.reader.clip(episode, key)
     frames = range(clip.first, clip.first + len(ds.episode(episode)))
-    stretch = Stretch(clip.video.index, clip.video.file, clip.video.name, tuple(frames))
-    return (depth_codes(frame) for _, frame in Decoder().frames(stretch))
+    span = GopSpan(clip.video.index, clip.video.file, clip.video.name, tuple(frames))
+    return (depth_codes(frame) for _, frame in Decoder().frames(span))
 
 
-def png(picture: np.ndarray) -> bytes:
+def png(image: np.ndarray) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, "PNG", compress_level=1)
+    Image.fromarray(np.ascontiguousarray(image)).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 

@@ -68,7 +68,7 @@ def bytes_read() -> int:
 
 
 def whole_groups(ds, rows) -> int:
-    """Return the size of the groups of pictures, keyframe to keyframe, that the rows lie in."""
+    """Return the size of the GOPs, keyframe to keyframe, that the rows lie in."""
     episodes = ds.reader.episodes
     sizes = {}
     for row in rows:
@@ -82,7 +82,7 @@ def whole_groups(ds, rows) -> int:
 
 @needs_proc
 @pytest.mark.parametrize("name", ["g1_lance_video", "g1_lance_native", "g1_v30"])
-def test_a_batch_reads_little_more_than_the_groups_of_pictures_it_needs(fixtures, name):
+def test_a_batch_reads_little_more_than_the_groups_of_images_it_needs(fixtures, name):
     ds = demoreel.open(fixtures / name)
     ds.batch(range(0, 1013, 10))  # numbers and packet indices are there now
     rows = np.random.default_rng(1).integers(0, 1013, 32)

@@ -33,7 +33,7 @@ from demoreel.layouts.lance.videos import LanceBlob
 from demoreel.media.packet_bytes import PACKETS_COLUMN, encode_packets
 from demoreel.media.preload import byte_ranges
 from demoreel.media.video import open_video
-from demoreel.read.speed import stretches
+from demoreel.read.speed import spans
 from demoreel.testing import make_dataset
 from demoreel.torch import LeRobotDataset
 
@@ -146,7 +146,7 @@ def test_the_torch_face_reads_them_too(fixtures):
     assert frames[5]["next.done"].dtype == torch.bool
 
 
-def test_a_camera_called_a_video_whose_pictures_lie_in_the_table(copy_of):
+def test_a_camera_called_a_video_whose_images_lie_in_the_table(copy_of):
     """What the older tool makes of a video dataset: it copies info.json as it is."""
     root = copy_of("kitchen_lance_frames")
     before = demoreel.open(root).batch([3, 70])
@@ -190,8 +190,8 @@ def test_a_batch_reads_the_bytes_it_needs_and_few_others(fixtures, name, through
     ds = demoreel.open(fixtures / name)
     ds.batch(range(0, 1013, 10))  # numbers and indices are there now
     rows = np.unique(np.random.default_rng(0).integers(0, 1013, 32))
-    found = list(stretches(ds.reader, ds.features[CAMERA], rows))
-    needed = sum(length for stretch in found for _, length in byte_ranges([stretch]))
+    found = list(spans(ds.reader, ds.features[CAMERA], rows))
+    needed = sum(length for span in found for _, length in byte_ranges([span]))
     before = lance.bytes_read_counter()
     ds.batch(rows)
     assert needed <= lance.bytes_read_counter() - before <= 1.2 * needed
@@ -242,8 +242,8 @@ def check_workers(fixtures, name, method):
     )
     seen = [(int(n), p) for b in loader for n, p in zip(b["index"], b[CAMERA], strict=True)]
     assert [number for number, _ in seen] == indices
-    for number, picture in seen[::3]:
-        assert torch.equal(picture, expected[number][CAMERA])
+    for number, image in seen[::3]:
+        assert torch.equal(image, expected[number][CAMERA])
     assert torch.equal(ds[0][CAMERA], expected[0][CAMERA])  # the parent goes on
 
 
@@ -309,7 +309,7 @@ def test_orphans_and_moved_rows_change_nothing(copy_of, fixtures, name):
     ds = demoreel.open(root, cameras=[])
     assert_same(ds.batch(range(1013)), expected)
     assert_same(ds[900], demoreel.open(fixtures / "g1_v30", cameras=[])[900])
-    # Pictures follow the row's episode and frame, not its place.
+    # Images follow the row's episode and frame, not its place.
     whole = demoreel.open(root)
     np.testing.assert_array_equal(
         whole[230][CAMERA], demoreel.open(fixtures / "g1_v30")[230][CAMERA]

@@ -15,9 +15,9 @@ import demoreel
 from demoreel.errors import ArgumentError, MetadataError, TableError
 from demoreel.layouts.lance.schemas import CODEC_NOTE, LanceSchema, rows_batch
 from demoreel.layouts.lance.tables import LanceTable
-from demoreel.media.picture_encode import PictureCodec
+from demoreel.media.image_encode import ImageCodec
 from demoreel.model import Feature, Info
-from demoreel.read.transcode import encoded_pictures
+from demoreel.read.transcode import encoded_images
 from demoreel.testing import make_dataset
 
 # Importing lance here, as a user of lance does, brings its warning back.
@@ -33,7 +33,7 @@ KINDS = {
     "observation.cube": {"dtype": "int16", "shape": [2, 3, 4]},
     "note": {"dtype": "string", "shape": [1]},
 }
-PNG = PictureCodec("png")
+PNG = ImageCodec("png")
 FRAMES = LanceSchema("lance-frames", "frames.lance", None)
 
 
@@ -52,7 +52,7 @@ def made(tmp_path_factory):
     )
 
 
-def convert(source: Path, target: Path, codec: PictureCodec, rows_of) -> Path:
+def convert(source: Path, target: Path, codec: ImageCodec, rows_of) -> Path:
     """Write a lance-frames dataset; ``rows_of`` gives columns of a dataset's rows."""
     dataset = demoreel.open(source)
     reader = dataset.reader
@@ -61,9 +61,9 @@ def convert(source: Path, target: Path, codec: PictureCodec, rows_of) -> Path:
 
     def batches():
         row = 0
-        for pictures in encoded_pictures(reader, first=0, stop=len(reader.episodes), codec=codec):
-            count = len(next(iter(pictures.values())))
-            yield rows_batch(schema, rows_of(reader, np.arange(row, row + count)), pictures)
+        for images in encoded_images(reader, first=0, stop=len(reader.episodes), codec=codec):
+            count = len(next(iter(images.values())))
+            yield rows_batch(schema, rows_of(reader, np.arange(row, row + count)), images)
             row += count
 
     lance.write_dataset(
@@ -95,7 +95,7 @@ def assert_same(left, right):
 @pytest.mark.parametrize("rows_of", [as_values, as_parquet])
 @pytest.mark.parametrize("name", ["png", "webp-lossless"])
 def test_a_lossless_table_gives_the_very_same_samples(made, tmp_path, rows_of, name):
-    target = convert(made, tmp_path / "lance", PictureCodec(name), rows_of)
+    target = convert(made, tmp_path / "lance", ImageCodec(name), rows_of)
     windows = {"observation.tactile": [-1, 0], "note": [0, 1], "observation.images.depth": [0, 2]}
     for options in ({}, {"windows": windows}, {"image_size": (24, 32)}):
         source = demoreel.open(made, **options)
@@ -109,7 +109,7 @@ def test_a_lossless_table_gives_the_very_same_samples(made, tmp_path, rows_of, n
 
 
 def test_jpeg_is_near(made, tmp_path):
-    target = convert(made, tmp_path / "lance", PictureCodec("jpeg"), as_values)
+    target = convert(made, tmp_path / "lance", ImageCodec("jpeg"), as_values)
     key = "observation.images.front"
     here, there = (demoreel.open(path).batch(range(42)) for path in (made, target))
     assert np.abs(here[key].astype(int) - there[key]).mean() < 6
@@ -119,7 +119,7 @@ def test_jpeg_is_near(made, tmp_path):
 
 
 def test_the_types_are_the_declared_ones(made):
-    schema = FRAMES.rows(demoreel.open(made).info, PictureCodec("jpeg", 90, 0))
+    schema = FRAMES.rows(demoreel.open(made).info, ImageCodec("jpeg", 90, 0))
     expected = {
         "episode_index": pa.int32(),
         "frame_index": pa.int32(),
@@ -147,7 +147,7 @@ def test_the_types_are_the_declared_ones(made):
 def test_the_columns_are_those_of_the_tool_that_invented_the_layout(fixtures):
     root = fixtures / "kitchen_lance_frames"
     theirs = lance.dataset(str(next(root.glob("*.lance")))).schema
-    ours = FRAMES.rows(demoreel.open(root).info, PictureCodec("jpeg"))
+    ours = FRAMES.rows(demoreel.open(root).info, ImageCodec("jpeg"))
     known = {field.name: field.type for field in theirs}
     assert set(known) <= set(ours.names)
     same = ["episode_index", "frame_index", "index", "timestamp", "task_index", "action"]
@@ -155,14 +155,14 @@ def test_the_columns_are_those_of_the_tool_that_invented_the_layout(fixtures):
     assert {n: ours.field(n).type for n in same} == {n: known[n] for n in same}
 
 
-def test_pictures_are_stored_as_they_are(made, tmp_path):
-    """Not through a compressor: what a table takes on disk is what the pictures take."""
-    target = convert(made, tmp_path / "lance", PictureCodec("jpeg"), as_values)
+def test_images_are_stored_as_they_are(made, tmp_path):
+    """Not through a compressor: what a table takes on disk is what the images take."""
+    target = convert(made, tmp_path / "lance", ImageCodec("jpeg"), as_values)
     key = "observation.images.front"
     held = demoreel.open(target).reader.encoded(np.arange(42), key)
     (path,) = (target / "made.lance" / "data").glob("*.lance")
     data = path.read_bytes()
-    assert all(picture in data for picture in held)
+    assert all(image in data for image in held)
     values = LanceTable(str(target / "made.lance")).values("observation_images_front")
     assert values is not None
     assert values.read(np.arange(42)) == held

@@ -375,7 +375,7 @@ def counter(bucket, monkeypatch):
 
 
 def whole_groups(ds, camera, rows):
-    """Return the size of the groups of pictures, keyframe to keyframe, that the rows lie in."""
+    """Return the size of the GOPs, keyframe to keyframe, that the rows lie in."""
     episodes = ds.reader.episodes
     sizes = {}
     for row in rows:

@@ -117,7 +117,7 @@ def whole(dataset):
     """Look at every frame of a dataset; return which it says they are."""
     batch = dataset.batch(range(len(dataset)))
     assert batch[DEPTH].shape == (len(dataset), 1, 48, 64)
-    return [tuple(read_stamp(picture)) for picture in batch[CAM]]
+    return [tuple(read_stamp(image)) for image in batch[CAM]]
 
 
 STAMPS = [(0, n) for n in range(4)] + [(1, n) for n in range(3)]
@@ -387,7 +387,7 @@ def test_what_another_tool_appended_meanwhile_takes_no_number_away(pending, comm
 
 def _stamps(root):
     dataset = demoreel.open(root)
-    return [read_stamp(picture) for picture in dataset.batch(range(len(dataset)))[CAM]]
+    return [read_stamp(image) for image in dataset.batch(range(len(dataset)))[CAM]]
 
 
 def test_equal_episodes_are_each_committed(committed, tmp_path):

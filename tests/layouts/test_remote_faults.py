@@ -1,4 +1,4 @@
-"""Stores that fail, stall, cut, lie and change: right pictures, or an error that says where."""
+"""Stores that fail, stall, cut, lie and change: right images, or an error that says where."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_a_video_is_indexed_by_one_read(long_film, s3, proxy):
     there[0]
     assert (
         len(asked(proxy, ".mp4")) <= 3
-    )  # its table, for which two places are looked at, and the pictures
+    )  # its table, for which two places are looked at, and the images
     proxy.reset()
     there[250]
     assert len(asked(proxy, ".mp4")) == 2
@@ -203,7 +203,7 @@ def test_a_video_is_indexed_by_one_read(long_film, s3, proxy):
 
 
 def group_bytes(dataset, numbers):
-    """Return the bytes of the groups of pictures that these samples lie in."""
+    """Return the bytes of the GOPs that these samples lie in."""
     groups = {}
     for number, position in zip(
         numbers, dataset.episodes.positions_of_rows(numbers).tolist(), strict=True
@@ -217,13 +217,13 @@ def group_bytes(dataset, numbers):
 
 
 @pytest.mark.parametrize("layout", ["v3.0", "lance-video"])
-def test_a_batch_fetches_little_more_than_its_pictures(long_film, s3, proxy, tmp_path, layout):
+def test_a_batch_fetches_little_more_than_its_images(long_film, s3, proxy, tmp_path, layout):
     folder = long_film
     if layout != "v3.0":
         folder = tmp_path / layout
         demoreel.convert(long_film, folder, to=layout)
     there = demoreel.open(s3.upload(folder, f"economy/{layout}"))
-    there[0], there[-1]  # numbers, and where pictures lie
+    there[0], there[-1]  # numbers, and where images lie
     numbers = np.random.default_rng(2).choice(np.arange(10, 290), 32, replace=False)
     wanted = group_bytes(demoreel.open(long_film), numbers)
     proxy.reset()
@@ -236,7 +236,7 @@ def test_a_batch_fetches_little_more_than_its_pictures(long_film, s3, proxy, tmp
     "layout", ["v3.0", "v2.1", pytest.param("lance-video", marks=pytest.mark.soak)]
 )
 @pytest.mark.soak
-def test_a_second_process_finds_pictures_on_disk(local_datasets, uploaded, proxy, tmp_path, layout):
+def test_a_second_process_finds_images_on_disk(local_datasets, uploaded, proxy, tmp_path, layout):
     program = (
         "import sys, demoreel\n"
         "demoreel.open(sys.argv[1], cache_dir=sys.argv[2], cache_size='10MB')[:]\n"

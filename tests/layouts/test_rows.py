@@ -21,7 +21,7 @@ def rewrite(path, change, **options):
 
 
 def everything(root):
-    """Every number and text of a dataset, without pictures."""
+    """Every number and text of a dataset, without images."""
     ds = demoreel.open(root, cameras=[])
     return ds.batch(range(len(ds)))
 

@@ -48,8 +48,8 @@ def test_every_episode_has_its_own_table_and_videos(tmp_path, layout):
         for camera in ("observation.images.cam0", "observation.images.cam1"):
             video = root / f"videos/chunk-{chunk:03d}/{camera}/episode_{episode:06d}.mp4"
             with av.open(str(video)) as container:
-                pictures = [f.to_ndarray(format="rgb24") for f in container.decode(video=0)]
-            assert [read_stamp(p) for p in pictures] == [(episode, f) for f in range(length)]
+                images = [f.to_ndarray(format="rgb24") for f in container.decode(video=0)]
+            assert [read_stamp(p) for p in images] == [(episode, f) for f in range(length)]
         start += length
     info = json.loads((root / "meta/info.json").read_text())
     names = ("codebase_version", "total_episodes", "total_frames", "total_videos", "total_chunks")

@@ -392,9 +392,9 @@ def test_videos_that_do_not_join_stay_apart(appender, scratch, add):
     with VideoEncoder(
         scratch / "other.mp4", fps=30, width=64, height=48, settings=settings
     ) as video:
-        from support.crash import pictures_of
+        from support.crash import images_of
 
-        for picture in pictures_of(2):
+        for picture in images_of(2):
             video.add(picture)
     appender.append(replace(draft, videos={**draft.videos, camera: scratch / "other.mp4"}))
     add(appender, 5)
@@ -491,7 +491,7 @@ def test_episode_14_takes_the_same_steps_as_episode_3(appender, scratch, add):
 
 
 def draft_like(dataset, episode, scratch):
-    """An episode that a dataset has already, as a draft: its rows, its pictures encoded again."""
+    """An episode that a dataset has already, as a draft: its rows, its images encoded again."""
     info = dataset.info
     begin = sum(dataset.episodes.length[:episode])
     length = int(dataset.episodes.length[episode])
@@ -706,7 +706,7 @@ def test_every_state_that_a_power_cut_may_leave_is_whole(tmp_path, add, scratch,
     found = set()
     for number, state in enumerate(cuts.states):
         folder = cuts.build(state, tmp_path / "cuts" / str(number))
-        found.add(check_whole(folder, pictures_from=2))
+        found.add(check_whole(folder, images_from=2))
         shutil.rmtree(folder)
     assert found == expected
     folder = cuts.build(returned, tmp_path / "cuts" / "returned")

@@ -22,9 +22,9 @@ def film(folder, episode, frames, chosen=H264):
     path = folder / f"episode-{episode}.mp4"
     with VideoEncoder(path, fps=10, width=64, height=64, settings=chosen) as encoder:
         for frame in range(frames):
-            picture = np.zeros((64, 64, 3), np.uint8)
-            stamp(picture, episode, frame)
-            encoder.add(picture)
+            image = np.zeros((64, 64, 3), np.uint8)
+            stamp(image, episode, frame)
+            encoder.add(image)
     return path
 
 
@@ -51,8 +51,8 @@ def stats_of(value):
 def shown_from(path, seconds, frames, fps):
     """The stamps that a player shows from a time on."""
     with av.open(str(path)) as container:
-        pictures = [f for f in container.decode(video=0) if f.time >= seconds - 0.4 / fps][:frames]
-    return [tuple(read_stamp(picture.to_ndarray(format="rgb24"))) for picture in pictures]
+        images = [f for f in container.decode(video=0) if f.time >= seconds - 0.4 / fps][:frames]
+    return [tuple(read_stamp(image.to_ndarray(format="rgb24"))) for image in images]
 
 
 def episodes_of(root):
@@ -70,7 +70,7 @@ def file_of(root, row, what, name):
     video_mb=st.sampled_from([200, 0.006, 1e-6]),
     chunks_size=st.sampled_from([1, 2, 1000]),
 )
-def test_every_row_and_picture_is_where_the_metadata_says(
+def test_every_row_and_image_is_where_the_metadata_says(
     tmp_path_factory, lengths, data_mb, video_mb, chunks_size
 ):
     root = tmp_path_factory.mktemp("v3") / "dataset"

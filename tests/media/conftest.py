@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from av.video.frame import PictureType
 
-from demoreel.media.decode import Decoder, Stretch, group_frames
+from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.video import open_video
 
 os.environ.setdefault("SVT_LOG", "1")
@@ -27,7 +27,7 @@ ENCODERS = {
 }
 
 
-def picture(number, height, width):
+def image(number, height, width):
     """Gradients that move, under noise: no two frames are alike, and no codec is bored."""
     rng = np.random.default_rng([number, height, width])
     y, x = np.mgrid[:height, :width]
@@ -95,7 +95,7 @@ def encode(
         sound = container.add_stream("aac", rate=48000, layout="mono") if audio else None
         heard = 0
         for number in range(frames):
-            frame = av.VideoFrame.from_ndarray(picture(number, height, width), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(image(number, height, width), format="rgb24")
             frame = frame.reformat(format=pix_fmt)
             frame.pts, frame.time_base = times[number] if times else number, Fraction(1, rate)
             frame.pict_type = PictureType.I if number in keyframes else PictureType.NONE
@@ -115,7 +115,7 @@ def silence(at):
 
 
 def plain(path):
-    """What FFmpeg shows when it reads a video from beginning to end: pictures and seconds."""
+    """What FFmpeg shows when it reads a video from beginning to end: images and seconds."""
     return _plain(str(path), os.stat(path).st_ino, os.stat(path).st_mtime_ns)
 
 
@@ -124,19 +124,19 @@ def _plain(path, inode, changed):
     with av.open(path) as container:
         base = container.streams.video[0].time_base
         frames = list(container.decode(video=0))
-    pictures = [frame.to_ndarray(format="rgb24") for frame in frames]
-    return pictures, [float(frame.pts * base) for frame in frames]
+    images = [frame.to_ndarray(format="rgb24") for frame in frames]
+    return images, [float(frame.pts * base) for frame in frames]
 
 
 def ours(path, frames=None, decoder=None):
-    """What demoreel reads of these frames: {number: picture}."""
+    """What demoreel reads of these frames: {number: image}."""
     video = open_video(path)
     decoder = decoder or Decoder()
     wanted = np.arange(video.index.frames) if frames is None else np.unique(frames)
     found = {}
     for group in group_frames(video.index, wanted):
-        stretch = Stretch(video.index, video.file, video.name, group)
-        for number, frame in decoder.frames(stretch):
+        span = GopSpan(video.index, video.file, video.name, group)
+        for number, frame in decoder.frames(span):
             painted = np.empty((3, frame.height, frame.width), np.uint8)
             decoder.painter.paint(frame, painted)
             found[number] = painted.transpose(1, 2, 0)
@@ -145,7 +145,7 @@ def ours(path, frames=None, decoder=None):
 
 
 def same_as_plain(path, frames=None, decoder=None):
-    """Whether every picture has the very bytes of FFmpeg's."""
+    """Whether every image has the very bytes of FFmpeg's."""
     expected, _ = plain(path)
     found = ours(path, frames, decoder)
     wrong = [number for number in found if not np.array_equal(found[number], expected[number])]
@@ -243,7 +243,7 @@ def films(tmp_path_factory):
     return SimpleNamespace(
         film=film,
         encode=encode,
-        picture=picture,
+        image=image,
         plain=plain,
         ours=ours,
         same_as_plain=same_as_plain,

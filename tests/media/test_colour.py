@@ -66,7 +66,7 @@ def test_paint_equals_rgb24(form, size):
 @pytest.mark.parametrize("size", [(17, 33), (33, 17), (35, 35), (31, 63), (64, 64)], ids=str)
 @pytest.mark.parametrize("form", ["yuv420p", "yuvj420p", "yuv422p", "yuv444p"])
 def test_rare_differences_are_not_missed(form, size):
-    """Odd pictures differ by one in one pixel of hundreds, so one comparison may not see it."""
+    """Odd images differ by one in one pixel of hundreds, so one comparison may not see it."""
     for round_ in range(30):
         colour._planes_are_exact.cache_clear()
         colour._direct_is_exact.cache_clear()
@@ -173,7 +173,7 @@ def test_scaling_leaves_no_pixel_unwritten(size):
         painted(noise("yuv420p", (96, 128), seed=seed), size, painter)
     frame = smooth("yuv420p")
     assert np.array_equal(painted(frame, size, painter), painted(frame, size, Painter()))
-    # A picture of one grey stays so, to the last column.
+    # An image of one grey stays so, to the last column.
     plain = av.VideoFrame.from_ndarray(np.full((96, 128, 3), 90, np.uint8), format="rgb24")
     grey = painted(plain.reformat(format="yuv420p"), size, painter)
     assert np.abs(grey.astype(int) - 90).max() <= 2

@@ -1,4 +1,4 @@
-"""Random access gives, byte for byte, the pictures of a plain decode from beginning to end."""
+"""Random access gives, byte for byte, the images of a plain decode from beginning to end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from demoreel.errors import VideoError
-from demoreel.media.decode import Decoder, Stretch, group_frames
+from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.packets import Codec
 from demoreel.media.video import open_video
 
@@ -58,15 +58,15 @@ def name_of(spec):
     return "-".join(str(value) for value in spec.values())
 
 
-def stretch_of(video, *frames):
-    return Stretch(video.index, video.file, video.name, frames)
+def span_of(video, *frames):
+    return GopSpan(video.index, video.file, video.name, frames)
 
 
 def pixels(frame):
     return frame.to_ndarray(format="rgb24")
 
 
-# The same pictures
+# The same images
 
 
 @pytest.mark.parametrize("spec", FILMS, ids=name_of)
@@ -160,7 +160,7 @@ def test_open_gops_as_real_encoders_write_them(films, codec, params, gop):
     options = {name: f"{params}:keyint={gop}{quiet}", "preset": "medium"}
     path = films.film(codec=codec, gop=gop, b_frames=3, open_gop=True, frames=45, options=options)
     leading = leading_frames(open_video(path).index)
-    assert leading or gop != 8, "the film was to have leading pictures"
+    assert leading or gop != 8, "the film was to have leading images"
     films.same_as_plain(path)
     decoder = Decoder()
     for number in [*leading, *random.Random(gop).sample(range(45), 45)]:
@@ -168,23 +168,23 @@ def test_open_gops_as_real_encoders_write_them(films, codec, params, gop):
 
 
 @pytest.mark.parametrize("codec", REORDERING)
-def test_leading_pictures_are_decoded_only_where_they_are_wanted(films, codec):
+def test_leading_images_are_decoded_only_where_they_are_wanted(films, codec):
     path = films.film(codec=codec, gop=8, b_frames=2, open_gop=True)
     video = open_video(path)
     leading = leading_frames(video.index)
     packets = {int(video.index.packet_of[frame]) for frame in leading}
     for frame in range(30):
-        stretch = stretch_of(video, frame)
-        decoded = stretch.packets(stretch.start)
+        span = span_of(video, frame)
+        decoded = span.packets(span.start)
         own = video.index.packet_of[frame]
-        assert decoded[0] == stretch.start
+        assert decoded[0] == span.start
         assert decoded[-1] == own
-        before_next_key = decoded[: int((video.index.start_of[decoded] == stretch.start).sum())]
+        before_next_key = decoded[: int((video.index.start_of[decoded] == span.start).sum())]
         assert not packets & set(before_next_key.tolist()) - {int(own)} or frame in leading
 
 
 def test_intra_refresh(films):
-    """Keyframes after which the picture becomes clean bit by bit."""
+    """Keyframes after which the image becomes clean bit by bit."""
     options = {"x264-params": "intra-refresh=1:keyint=10:scenecut=0:bframes=0"}
     path = films.film(codec="h264", gop=10, frames=45, options=options)
     assert len(np.unique(open_video(path).index.start_of)) > 3
@@ -196,9 +196,9 @@ def test_intra_refresh(films):
 @pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("codec", REORDERING)
 def test_a_video_that_was_cut_at_an_open_gop(films, tmp_path, codec, hidden):
-    """Its first leading pictures cannot be had; all others can, and are right.
+    """Its first leading images cannot be had; all others can, and are right.
 
-    Save in H.264: packets may tell the codec to forget pictures that were cut away, which it takes
+    Save in H.264: packets may tell the codec to forget images that were cut away, which it takes
     for damage, and with nothing before the first keyframe there is no telling. It is an error then.
     """
     original = films.film(codec=codec, gop=8, b_frames=2, open_gop=True)
@@ -292,14 +292,14 @@ def test_h264_that_does_not_say_how_remote_it_reorders(films, tmp_path, b_frames
     path = film.save(tmp_path / "v.mp4")
     assert films.same_as_plain(path) == 40
     expected, _ = films.plain(original)
-    for number in range(40):  # a decoder for each: one that has learnt does not lose pictures
+    for number in range(40):  # a decoder for each: one that has learnt does not lose images
         assert np.array_equal(films.ours(path, [number])[number], expected[number])
 
 
 # Decoders that are used again
 
 
-def test_stretches_do_not_contaminate_one_another(films):
+def test_spans_do_not_contaminate_one_another(films):
     """One decoder, many films of one codec and header, in any order, some of them left early."""
     specs = [{"codec": codec, "gop": 8, "b_frames": 2, "open_gop": True} for codec in REORDERING]
     specs += [{"codec": codec, "gop": 12} for codec in CODECS]
@@ -310,27 +310,27 @@ def test_stretches_do_not_contaminate_one_another(films):
         films.same_as_plain(path, sorted(rng.sample(range(30), rng.choice([1, 1, 2, 8]))), decoder)
         video = open_video(rng.choice(paths))
         for group in group_frames(video.index, np.arange(30))[:1]:
-            next(iter(decoder.frames(Stretch(video.index, video.file, video.name, group))))
+            next(iter(decoder.frames(GopSpan(video.index, video.file, video.name, group))))
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_two_stretches_at_once_on_one_decoder(films, codec):
+def test_two_spans_at_once_on_one_decoder(films, codec):
     path = films.film(codec=codec, gop=12)
     video, decoder = open_video(path), Decoder()
     expected, _ = films.plain(path)
     films.same_as_plain(path, [3], decoder)  # so that there is a context to be used again
-    one = decoder.frames(stretch_of(video, *range(12)))
-    two = decoder.frames(stretch_of(video, *range(12, 24)))
+    one = decoder.frames(span_of(video, *range(12)))
+    two = decoder.frames(span_of(video, *range(12, 24)))
     for (first, frame), (second, other) in zip(one, two, strict=True):
         assert np.array_equal(pixels(frame), expected[first])
         assert np.array_equal(pixels(other), expected[second])
         assert second == first + 12
 
 
-def test_an_error_does_not_spoil_the_next_stretch(films):
+def test_an_error_does_not_spoil_the_next_span(films):
     path = films.film(codec="h264", gop=12, b_frames=2)
     video, decoder = open_video(path), Decoder()
-    broken = Stretch(video.index, Changed(path, zero=(video.index, 1)), video.name, (0, 5))
+    broken = GopSpan(video.index, Changed(path, zero=(video.index, 1)), video.name, (0, 5))
     for _ in range(3):
         with pytest.raises(VideoError):
             list(decoder.frames(broken))
@@ -375,11 +375,11 @@ def test_groups_are_a_partition_by_keyframe(films, frames, which):
     assert len(groups) == len({int(start) for start in index.starts(sorted(frames))})
 
 
-def test_a_stretch_reads_only_what_it_needs(films):
+def test_a_span_reads_only_what_it_needs(films):
     path = films.film(codec="h264", gop=6)
     video = open_video(path)
     file = Changed(path)
-    list(Decoder().frames(Stretch(video.index, file, video.name, (13, 14))))
+    list(Decoder().frames(GopSpan(video.index, file, video.name, (13, 14))))
     begin = video.index.offset[12]
     assert file.reads == [(begin, video.index.offset[14] + video.index.size[14] - begin)]
 
@@ -411,13 +411,13 @@ class Changed:
 
 
 def outcome(films, path, file):
-    """What becomes of all frames: ``error``, ``same`` or ``other`` pictures."""
+    """What becomes of all frames: ``error``, ``same`` or ``other`` images."""
     video = open_video(path)
     expected, _ = films.plain(path)
     decoder, seen = Decoder(), set()
     for group in group_frames(video.index, np.arange(video.index.frames)):
         try:
-            for number, frame in decoder.frames(Stretch(video.index, file, video.name, group)):
+            for number, frame in decoder.frames(GopSpan(video.index, file, video.name, group)):
                 assert not frame.is_corrupt
                 seen.add("same" if np.array_equal(pixels(frame), expected[number]) else "other")
         except VideoError:
@@ -444,7 +444,7 @@ def test_half_a_packet_is_an_error(films, spec):
     """H.264 and MPEG-4 notice that blocks are missing; HEVC only where it carries check sums.
 
     AV1 notices most of the time, VP9 and bare HEVC never: their arithmetic decoders make
-    pictures of any bytes. There only the file's length and its index can be checked.
+    images of any bytes. There only the file's length and its index can be checked.
     """
     path = films.film(**spec)
     index = open_video(path).index
@@ -455,10 +455,10 @@ def test_half_a_packet_is_an_error(films, spec):
 
 @pytest.mark.parametrize("spec", BROKEN, ids=name_of)
 def test_a_flipped_bit_is_an_error_where_the_codec_can_know(films, spec):
-    """With check sums (HEVC's picture hash) every bit that matters is noticed.
+    """With check sums (HEVC's image hash) every bit that matters is noticed.
 
     Without, a flip is noticed where it breaks the syntax: about a third of the time in AV1, H.264,
-    MPEG-4 and HEVC, hardly ever in VP9. Whatever happens, it is an error of ours or a picture.
+    MPEG-4 and HEVC, hardly ever in VP9. Whatever happens, it is an error of ours or an image.
     """
     path = films.film(**spec)
     index = open_video(path).index
@@ -480,14 +480,14 @@ def test_damage_to_a_frame_that_others_lean_on_counts(films):
         path = films.film(codec=codec, gop=6, frames=12)
         video = open_video(path)
         for broken in ({"zero": (video.index, 1)}, {"half": (video.index, 1)}):
-            stretch = Stretch(video.index, Changed(path, **broken), video.name, (3,))
+            span = GopSpan(video.index, Changed(path, **broken), video.name, (3,))
             with pytest.raises(VideoError, match="does not decode") as caught:
-                list(Decoder().frames(stretch))
+                list(Decoder().frames(span))
             assert caught.value.where["file"] == str(path)
 
 
-def test_a_picture_that_the_codec_marks_as_corrupt_is_never_handed_out(films):
-    """MPEG-4 paints over damage at a packet's very end, and says so only in the picture's flags."""
+def test_an_image_that_the_codec_marks_as_corrupt_is_never_handed_out(films):
+    """MPEG-4 paints over damage at a packet's very end, and says so only in the image's flags."""
     path = films.film(codec="mpeg4", gop=6, frames=12, b_frames=2)
     video = open_video(path)
     groups = group_frames(video.index, np.arange(12))
@@ -497,7 +497,7 @@ def test_a_picture_that_the_codec_marks_as_corrupt_is_never_handed_out(films):
             file = Changed(path, flip=(video.index, packet, bit))
             for group in groups:
                 try:
-                    frames = Decoder().frames(Stretch(video.index, file, video.name, group))
+                    frames = Decoder().frames(GopSpan(video.index, file, video.name, group))
                     assert not any(frame.is_corrupt for _, frame in frames)
                 except VideoError:
                     pass
@@ -507,9 +507,9 @@ def test_a_picture_that_the_codec_marks_as_corrupt_is_never_handed_out(films):
 def test_too_few_bytes(films, missing):
     path = films.film(codec="h264", gop=6)
     video = open_video(path)
-    stretch = Stretch(video.index, Changed(path, missing=missing), video.name, (8,))
+    span = GopSpan(video.index, Changed(path, missing=missing), video.name, (8,))
     with pytest.raises(VideoError, match="cut off") as caught:
-        list(Decoder().frames(stretch))
+        list(Decoder().frames(span))
     assert caught.value.where["file"] == str(path)
 
 
@@ -529,7 +529,7 @@ def test_an_unknown_codec(films):
     for name in ("no-such-codec", "libx264", "ansi", "rawvideo", "h264_cuvid", "wrapped_avframe"):
         index = replace(video.index, codec=Codec(name, None, 64, 48))
         with pytest.raises(VideoError, match="not decoded") as caught:
-            list(Decoder().frames(Stretch(index, video.file, video.name, (0,))))
+            list(Decoder().frames(GopSpan(index, video.file, video.name, (0,))))
         assert "libdav1d" in str(caught.value)
 
 
@@ -538,4 +538,4 @@ def test_a_header_that_is_broken(films):
     video = open_video(path)
     index = replace(video.index, codec=replace(video.index.codec, extradata=b"\1\2\3"))
     with pytest.raises(VideoError):
-        list(Decoder().frames(Stretch(index, video.file, video.name, (0,))))
+        list(Decoder().frames(GopSpan(index, video.file, video.name, (0,))))

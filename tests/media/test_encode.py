@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demoreel.errors import ArgumentError, VideoError
-from demoreel.media.decode import Decoder, Stretch
+from demoreel.media.decode import Decoder, GopSpan
 from demoreel.media.encode import (
     LOSSLESS_DEPTH,
     LOSSLESS_DEPTH_16,
@@ -27,9 +27,9 @@ REORDERING = ["h264", "hevc", "mpeg4"]
 
 
 def stamped(frame, height=64, width=64):
-    picture = np.full((height, width, 3), 90, np.uint8)
-    stamp(picture, 1, frame)
-    return picture
+    image = np.full((height, width, 3), 90, np.uint8)
+    stamp(image, 1, frame)
+    return image
 
 
 def encode(path, frames, *, fps=30, height=64, width=64, **options):
@@ -41,7 +41,7 @@ def encode(path, frames, *, fps=30, height=64, width=64, **options):
 
 
 def shown(path):
-    """The frame numbers in the pictures, and their times, in the order a player shows them."""
+    """The frame numbers in the images, and their times, in the order a player shows them."""
     with av.open(str(path)) as container:
         frames = list(container.decode(video=0))
         base = container.streams.video[0].time_base
@@ -57,7 +57,7 @@ def keyframes(path):
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("frames", [1, 2, 3, 21])
-def test_every_picture_comes_out_once_in_order_and_on_time(tmp_path, codec, frames):
+def test_every_image_comes_out_once_in_order_and_on_time(tmp_path, codec, frames):
     path = encode(tmp_path / "v.mp4", frames, codec=codec)
     numbers, times = shown(path)
     assert numbers == list(range(frames))
@@ -166,17 +166,17 @@ def test_ten_bit_video_is_ten_bit(tmp_path, codec):
 
 def test_the_callers_array_may_be_reused_at_once(tmp_path):
     path = tmp_path / "v.mp4"
-    picture = np.zeros((64, 64, 3), np.uint8)
-    chosen = VideoSettings(codec="av1")  # looks many pictures ahead before it encodes
+    image = np.zeros((64, 64, 3), np.uint8)
+    chosen = VideoSettings(codec="av1")  # looks many images ahead before it encodes
     with VideoEncoder(path, fps=30, width=64, height=64, settings=chosen) as encoder:
         for frame in range(10):
-            stamp(picture, 1, frame)
-            encoder.add(picture)
+            stamp(image, 1, frame)
+            encoder.add(image)
     assert shown(path)[0] == list(range(10))
 
 
 @pytest.mark.parametrize(
-    "picture",
+    "image",
     [
         np.zeros((64, 65, 3), np.uint8),
         np.zeros((3, 64, 64), np.uint8),
@@ -184,12 +184,12 @@ def test_the_callers_array_may_be_reused_at_once(tmp_path):
         np.zeros((64, 64), np.uint8),
     ],
 )
-def test_a_wrong_picture_is_refused_and_the_video_goes_on(tmp_path, picture):
+def test_a_wrong_image_is_refused_and_the_video_goes_on(tmp_path, image):
     path = tmp_path / "v.mp4"
     encoder = VideoEncoder(path, fps=30, width=64, height=64, settings=VideoSettings(codec="h264"))
     encoder.add(stamped(0))
     with pytest.raises(ArgumentError, match=r"\(64, 64, 3\)"):
-        encoder.add(picture)
+        encoder.add(image)
     encoder.add(stamped(1))
     assert encoder.close() == 2
     assert shown(path)[0] == [0, 1]
@@ -209,7 +209,7 @@ def test_a_lost_packet_is_an_error_and_no_file(tmp_path):
     encoder._stream = Dropping(encoder._stream)
     for frame in range(5):
         encoder.add(stamped(frame))
-    with pytest.raises(VideoError, match=r"5 pictures went into .* but 4 packets"):
+    with pytest.raises(VideoError, match=r"5 frames went into .* but 4 packets"):
         encoder.close()
     assert not path.exists()
 
@@ -229,7 +229,7 @@ def test_an_unfinished_video_leaves_no_file(tmp_path):
 
 def test_a_video_of_nothing_is_an_error(tmp_path):
     encoder = VideoEncoder(tmp_path / "v.mp4", fps=30, width=64, height=64)
-    with pytest.raises(VideoError, match="No pictures"):
+    with pytest.raises(VideoError, match="No frames"):
         encoder.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -382,11 +382,11 @@ def test_sixteen_bits_of_depth_come_back_as_they_were(tmp_path):
     depth = np.random.default_rng(0).integers(0, 65536, (6, 48, 64)).astype(np.uint16)
     path = tmp_path / "depth.mp4"
     with VideoEncoder(path, fps=30, width=64, height=48, settings=LOSSLESS_DEPTH_16) as encoder:
-        for picture in depth:
-            encoder.add(picture)
+        for image in depth:
+            encoder.add(image)
     with av.open(str(path)) as container:
         assert np.array_equal([f.to_ndarray() for f in container.decode(video=0)], depth)
     video = open_video(path)
-    wanted = Stretch(video.index, video.file, video.name, (1, 4))
+    wanted = GopSpan(video.index, video.file, video.name, (1, 4))
     read = {number: frame.to_ndarray() for number, frame in Decoder().frames(wanted)}
     assert np.array_equal([read[1], read[4]], depth[[1, 4]])

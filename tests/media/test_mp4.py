@@ -313,7 +313,7 @@ def test_frames_that_an_edit_hides(films, tmp_path, base, start, frames, delay, 
 
 
 @pytest.mark.parametrize("base", BASES, ids=lambda base: base["codec"])
-def test_the_pictures_that_an_edit_leaves(films, tmp_path, base):
+def test_the_images_that_an_edit_leaves(films, tmp_path, base):
     """Frames 5 to 20 are shown; some of them lean on hidden ones."""
     original = films.film(**base)
     film = films.Mp4(original)
@@ -326,10 +326,10 @@ def test_the_pictures_that_an_edit_leaves(films, tmp_path, base):
     shown, _ = films.plain(path)
     found = films.ours(path)
     assert len(found) == len(shown) == 15
-    for number, picture in found.items():
-        assert np.array_equal(picture, shown[number])
-        assert np.array_equal(picture, expected[5 + number])
-        assert np.array_equal(films.ours(path, [number])[number], picture)
+    for number, image in found.items():
+        assert np.array_equal(image, shown[number])
+        assert np.array_equal(image, expected[5 + number])
+        assert np.array_equal(films.ours(path, [number])[number], image)
 
 
 def test_an_edit_without_a_length_shows_everything(films, tmp_path):
@@ -625,7 +625,7 @@ def test_impossible_entries(films, table, columns, value):
 
 
 def test_composition_shifts_for_more_packets_than_there_are(films, tmp_path):
-    """One run too long, and every picture behind it would be taken for its neighbour."""
+    """One run too long, and every image behind it would be taken for its neighbour."""
     film = films.Mp4(films.film(codec="h264", b_frames=2))
     runs = film.table(f"{STBL}/ctts", ">Ii")
     (count, shift), *rest = runs

@@ -1,4 +1,4 @@
-"""Writing mp4s out of packets: FFmpeg reads them, and finds the same pictures on an even clock."""
+"""Writing mp4s out of packets: FFmpeg reads them, and finds the same images on an even clock."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def encoded(path, frames, *, size=64, fps=30, **settings):
         path, fps=fps, width=size, height=size, settings=VideoSettings(**settings)
     ) as video:
         for number in range(frames):
-            picture = np.full((size, size, 3), number * 9 % 256, np.uint8)
-            picture[: size // 2, : number * 3 % size] = 255
-            video.add(picture)
+            image = np.full((size, size, 3), number * 9 % 256, np.uint8)
+            image[: size // 2, : number * 3 % size] = 255
+            video.add(image)
     return open_video(path)
 
 
@@ -41,7 +41,7 @@ def described(video):
     return read_description(video.file, name=video.name)
 
 
-def pictures(path) -> list[np.ndarray]:
+def images(path) -> list[np.ndarray]:
     with av.open(str(path)) as container:
         return [frame.to_ndarray() for frame in container.decode(video=0)]
 
@@ -54,13 +54,13 @@ def videos(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fps", [30, 10, 29.97, Fraction(15, 2)])
-def test_ffmpeg_finds_the_same_pictures(videos, kind, fps, tmp_path):
+def test_ffmpeg_finds_the_same_images(videos, kind, fps, tmp_path):
     video = videos[kind]
     run = PacketRun(video, np.arange(13))
     target = tmp_path / "out.mp4"
     assert write_packets(target, [run, run], description=described(video), fps=fps) == 26
-    wanted = pictures(video.name)
-    assert all(np.array_equal(a, b) for a, b in zip(pictures(target), wanted * 2, strict=True))
+    wanted = images(video.name)
+    assert all(np.array_equal(a, b) for a, b in zip(images(target), wanted * 2, strict=True))
     index = open_video(target).index
     assert index.codec == video.index.codec
     rate = exact_rate(fps)
@@ -82,18 +82,18 @@ def test_packets_from_the_middle(videos, tmp_path):
     video = videos["h264"]
     runs = [PacketRun(video, np.arange(4, 8)), PacketRun(video, np.arange(0, 2))]
     write_packets(tmp_path / "out.mp4", runs, description=described(video), fps=30)
-    wanted = pictures(video.name)
-    found = pictures(tmp_path / "out.mp4")
-    for picture, number in zip(found, [4, 5, 6, 7, 0, 1], strict=True):
-        assert np.array_equal(picture, wanted[number])
+    wanted = images(video.name)
+    found = images(tmp_path / "out.mp4")
+    for image, number in zip(found, [4, 5, 6, 7, 0, 1], strict=True):
+        assert np.array_equal(image, wanted[number])
 
 
 def test_packets_that_do_not_lie_side_by_side(videos, tmp_path):
     video = videos["h264"]
     run = PacketRun(video, np.array([0, 4, 8]))  # keyframes
     write_packets(tmp_path / "out.mp4", [run], description=described(video), fps=30)
-    wanted = pictures(video.name)
-    found = pictures(tmp_path / "out.mp4")
+    wanted = images(video.name)
+    found = images(tmp_path / "out.mp4")
     assert all(np.array_equal(p, wanted[n]) for p, n in zip(found, [0, 4, 8], strict=True))
 
 

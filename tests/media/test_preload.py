@@ -10,7 +10,7 @@ import pytest
 
 from demoreel.errors import VideoError
 from demoreel.media import mp4
-from demoreel.media.decode import Decoder, Stretch, group_frames
+from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.preload import begin_loading, byte_ranges, load
 from demoreel.media.video import index_video, open_video
 from demoreel.storage.store import ReadsNow
@@ -92,47 +92,45 @@ def test_a_batch_reads_a_video_in_one_call(films, spec):
     video = index_video(file, f"{path} in memory")
     wanted = np.array([1, 2, 3, 11, 17, 18, 30, 39])
     groups = group_frames(video.index, wanted)
-    stretches = [Stretch(video.index, file, video.name, group) for group in groups]
+    spans = [GopSpan(video.index, file, video.name, group) for group in groups]
     file.calls, file.reads = 0, []
-    loaded = begin_loading(file, stretches)
+    loaded = begin_loading(file, spans)
     assert file.calls == 1
-    for (begin, length), (wanted_from, least) in zip(
-        file.reads, byte_ranges(stretches), strict=True
-    ):
+    for (begin, length), (wanted_from, least) in zip(file.reads, byte_ranges(spans), strict=True):
         assert begin == wanted_from
         assert length >= least  # up to the end of the group of frames
     expected, _ = films.plain(path)
     found = {}
-    for stretch in loaded:
-        for number, frame in Decoder().frames(stretch):
+    for span in loaded:
+        for number, frame in Decoder().frames(span):
             found[number] = frame.to_ndarray(format="rgb24")
     assert sorted(found) == wanted.tolist()
-    for number, picture in found.items():
-        np.testing.assert_array_equal(picture, expected[number])
-    if spec["codec"] != "h264":  # that one may need a lead-in from before the stretch
+    for number, image in found.items():
+        np.testing.assert_array_equal(image, expected[number])
+    if spec["codec"] != "h264":  # that one may need a lead-in from before the span
         assert file.calls == 1
 
 
 def test_local_files_are_read_as_they_are_decoded(films):
     video = open_video(films.film(codec="h264", frames=10, gop=5))
-    stretches = [Stretch(video.index, video.file, video.name, (3,))]
+    spans = [GopSpan(video.index, video.file, video.name, (3,))]
     assert not video.file.waits
-    held = load(stretches[0])
+    held = load(spans[0])
     assert held.file.size < video.file.size
-    begin, length = byte_ranges(stretches)[0]
+    begin, length = byte_ranges(spans)[0]
     assert held.file.read(begin, length) == video.file.read(begin, length)
     assert held.file.read(0, 8) == video.file.read(0, 8)  # what is not held is read
 
 
 def test_ranges_of_packets_in_any_order(films):
-    """Bytes of a stretch lie between the first and the last of its packets, wherever they are."""
+    """Bytes of a span lie between the first and the last of its packets, wherever they are."""
     video = open_video(films.film(codec="h264", frames=12, gop=4))
     order = np.random.default_rng(0).permutation(len(video.index.offset))
     mixed = replace(video.index, offset=video.index.offset[order], size=video.index.size[order])
     groups = group_frames(mixed, np.arange(12))
-    stretches = [Stretch(mixed, video.file, "v", group) for group in groups]
-    for stretch, (begin, length) in zip(stretches, byte_ranges(stretches), strict=True):
-        packets = stretch.packets(stretch.start)
+    spans = [GopSpan(mixed, video.file, "v", group) for group in groups]
+    for span, (begin, length) in zip(spans, byte_ranges(spans), strict=True):
+        packets = span.packets(span.start)
         assert begin == mixed.offset[packets].min()
         assert begin + length == (mixed.offset + mixed.size)[packets].max()
 
@@ -142,4 +140,4 @@ def test_a_video_that_ends_too_early(films):
     index = index_video(Memory(data), "whole").index
     short = Memory(data[: int(index.offset[-1])])
     with pytest.raises(VideoError, match="cut off"):
-        begin_loading(short, [Stretch(index, short, "short", (19,))])
+        begin_loading(short, [GopSpan(index, short, "short", (19,))])

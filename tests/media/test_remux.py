@@ -28,9 +28,9 @@ SETTINGS = [
 def film(path, episode, frames, chosen=SETTINGS[1], *, fps=30, size=64):
     with VideoEncoder(path, fps=fps, width=size, height=64, settings=chosen) as encoder:
         for frame in range(frames):
-            picture = np.full((64, size, 3), 128, np.uint8)
-            stamp(picture, episode, frame)
-            encoder.add(picture)
+            image = np.full((64, size, 3), 128, np.uint8)
+            stamp(image, episode, frame)
+            encoder.add(image)
     return path
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from demoreel.errors import VideoError
 from demoreel.media import mp4, video
-from demoreel.media.decode import Decoder, Stretch
+from demoreel.media.decode import Decoder, GopSpan
 from demoreel.media.video import open_video
 
 
@@ -26,13 +26,13 @@ def long(films):
 
 
 def frames_of(opened):
-    stretch = Stretch(opened.index, opened.file, opened.name, tuple(range(opened.index.frames)))
-    return [frame.to_ndarray(format="rgb24") for _, frame in Decoder().frames(stretch)]
+    span = GopSpan(opened.index, opened.file, opened.name, tuple(range(opened.index.frames)))
+    return [frame.to_ndarray(format="rgb24") for _, frame in Decoder().frames(span)]
 
 
-def same(pictures, expected):
-    return len(pictures) == len(expected) and all(
-        np.array_equal(one, two) for one, two in zip(pictures, expected, strict=True)
+def same(images, expected):
+    return len(images) == len(expected) and all(
+        np.array_equal(one, two) for one, two in zip(images, expected, strict=True)
     )
 
 
@@ -93,7 +93,7 @@ def test_cut_off_after_it_was_opened(films, tmp_path):
     with pytest.raises(VideoError, match="cut off"):
         open_video(path)
     # What lies before the cut can still be had.
-    early = Stretch(opened.index, opened.file, opened.name, (0, 1, 2))
+    early = GopSpan(opened.index, opened.file, opened.name, (0, 1, 2))
     assert [number for number, _ in Decoder().frames(early)] == [0, 1, 2]
 
 

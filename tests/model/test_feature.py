@@ -94,7 +94,7 @@ def test_no_object():
         Feature.from_json("action", ["float32"], where=WHERE)
 
 
-# Pictures
+# Images
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_no_object():
         ([48, 64, 3], {"axes": ["height", "width", "channels"]}, (48, 64, 3)),
     ],
 )
-def test_the_shape_of_a_picture_whichever_way_round(shape, names, expected):
-    assert feature("front", dtype="video", shape=shape, names=names).picture_shape == expected
+def test_the_shape_of_an_image_whichever_way_round(shape, names, expected):
+    assert feature("front", dtype="video", shape=shape, names=names).image_shape == expected
 
 
 # Depth

@@ -51,15 +51,15 @@ def test_combining_is_as_good_as_having_it_all(arrays):
 
 
 @given(st.lists(hnp.arrays(np.uint8, (2, 3, 4, 5)), min_size=1, max_size=4))
-def test_pictures_have_statistics_per_channel(arrays):
-    def per_channel(pictures):
-        flat = pictures.transpose(0, 2, 3, 1).reshape(-1, 3) / 255
+def test_images_have_statistics_per_channel(arrays):
+    def per_channel(images):
+        flat = images.transpose(0, 2, 3, 1).reshape(-1, 3) / 255
         kinds = {
             name: value.reshape(3, 1, 1)
             for name, value in stats_of(flat).items()
             if name != "count"
         }
-        return kinds | {"count": np.array([len(pictures)])}
+        return kinds | {"count": np.array([len(images)])}
 
     found = combine_stats([{"front": per_channel(array)} for array in arrays])["front"]
     expected = per_channel(np.concatenate(arrays))

@@ -381,7 +381,7 @@ def test_a_start_that_contradicts_the_lengths_in_v3(v3):
 
 @pytest.mark.soak
 def test_flipped_bits_in_a_video_never_give_another_frame(v3):
-    """Damage is an error, or a picture that still says which frame it is, or says nothing."""
+    """Damage is an error, or an image that still says which frame it is, or says nothing."""
     import numpy as np
 
     from demoreel.testing import read_stamp
@@ -400,10 +400,10 @@ def test_flipped_bits_in_a_video_never_give_another_frame(v3):
             assert (seen.episode, seen.frame) == (episode, frame)
 
 
-# Pictures in tables
+# Images in tables
 
 
-def test_a_picture_that_does_not_decode(tmp_path):
+def test_an_image_that_does_not_decode(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -412,14 +412,12 @@ def test_a_picture_that_does_not_decode(tmp_path):
     root = make_dataset(tmp_path / "images", episodes=[4], cameras=0, image_cameras={"c": (64, 64)})
     path = tables(root)[0]
     table = pq.read_table(path)
-    pictures = table["c"].to_pylist()
-    pictures[2]["bytes"] = pictures[2]["bytes"][:50]
-    pictures[3]["bytes"] = None
+    images = table["c"].to_pylist()
+    images[2]["bytes"] = images[2]["bytes"][:50]
+    images[3]["bytes"] = None
     at = table.schema.get_field_index("c")
     pq.write_table(
-        table.set_column(
-            at, table.schema.field(at), pa.array(pictures, table.schema.field(at).type)
-        ),
+        table.set_column(at, table.schema.field(at), pa.array(images, table.schema.field(at).type)),
         path,
     )
     ds = demoreel.open(root)

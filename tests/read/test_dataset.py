@@ -47,8 +47,8 @@ def test_any_subset_with_any_window_equals_the_whole_filtered(root, chosen, offs
     state = np.asarray(every.episode(episode).column("observation.state"))
     wanted = [min(max(frame + o, 0), lengths[episode] - 1) for o in offsets]
     np.testing.assert_array_equal(item["observation.state"], state[wanted])
-    for picture, at in zip(item[CAMERA], wanted[:2], strict=True):
-        assert (read_stamp(picture).episode, read_stamp(picture).frame) == (episode, at)
+    for image, at in zip(item[CAMERA], wanted[:2], strict=True):
+        assert (read_stamp(image).episode, read_stamp(image).frame) == (episode, at)
 
 
 def test_repr_and_iteration(root):
@@ -85,7 +85,7 @@ def test_numpy_integers_are_indices(root):
     assert ds.batch(np.array([3, -1], dtype=np.int32))["index"].tolist() == [3, 54]
 
 
-def test_a_picture_that_many_samples_share_is_decoded_once(root, monkeypatch):
+def test_an_image_that_many_samples_share_is_decoded_once(root, monkeypatch):
     from demoreel.media.decode import Decoder
 
     decoded = []
@@ -151,7 +151,7 @@ def test_columns_never_open_a_video(tmp_path):
     assert np.asarray(ds.episode(1).column("action")).shape == (20, 6)
 
 
-def test_long_groups_of_pictures_stream_in_order(tmp_path):
+def test_long_groups_of_images_stream_in_order(tmp_path):
     root = make_dataset(tmp_path / "long", episodes=[150], gop=1000, b_frames=2)
     frames = [read_stamp(p).frame for p in demoreel.open(root).episode(0).frames(CAMERA)]
     assert frames == list(range(150))

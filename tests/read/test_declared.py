@@ -66,7 +66,7 @@ def test_another_size_than_declared_is_an_error(sources, tmp_path, layout, key):
 
 
 @pytest.mark.parametrize("image_size", [None, (32, 32)])
-def test_one_picture_of_another_size_is_an_error(tmp_path, image_size):
+def test_one_image_of_another_size_is_an_error(tmp_path, image_size):
     root = made(tmp_path / "data", data_files_size_in_mb=0.001, depth_cameras={})
     other = made(tmp_path / "other", 48, data_files_size_in_mb=0.001, depth_cameras={})
     table = "data/chunk-000/file-001.parquet"

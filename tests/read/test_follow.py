@@ -19,7 +19,7 @@ from demoreel.layouts import column_store
 from demoreel.layouts.appending import create_appender
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.v3 import compact
-from demoreel.media.decode import Stretch
+from demoreel.media.decode import GopSpan
 from demoreel.media.preload import load
 from demoreel.read import dataset as dataset_module
 from demoreel.testing import make_dataset
@@ -37,7 +37,7 @@ def assert_right(dataset, episodes):
     assert len(dataset) == len(frames)
     batch = dataset.batch(range(len(dataset)))
     for camera in dataset.cameras:
-        assert [tuple(read_stamp(picture)) for picture in batch[camera]] == frames
+        assert [tuple(read_stamp(image)) for image in batch[camera]] == frames
     assert [tuple(row) for row in batch["state"][:, :2].astype(int).tolist()] == frames
     assert batch["task"] == [dataset.episodes[e].tasks[0] for e, _ in frames]
 
@@ -157,10 +157,10 @@ def test_readers_read_all_the_while(tmp_path, monkeypatch, layout):
         ) as recorder:
             for episode in range(20):
                 for frame in range(length_of(episode)):
-                    picture = np.full((48, 64, 3), 90, np.uint8)
-                    stamp(picture, episode, frame)
+                    image = np.full((48, 64, 3), 90, np.uint8)
+                    stamp(image, episode, frame)
                     state = np.array([episode, frame, 0], np.float32)
-                    recorder.add_frame({"state": state, camera: picture, "task": "pick"})
+                    recorder.add_frame({"state": state, camera: image, "task": "pick"})
                 recorder.save_episode()
                 if episode % 3 == 1:
                     readers.append((episode + 1, demoreel.open(root)))
@@ -291,7 +291,7 @@ def test_rows_of_a_later_state_are_not_shared(tmp_path, monkeypatch):
 def test_a_video_that_is_read_again_must_be_the_same(tmp_path):
     root = other_dataset(tmp_path / "data")
     video = open_reader(root).clip(0, "observation.images.cam0").video
-    loaded = load(Stretch(video.index, video.file, video.name, (5,)))
+    loaded = load(GopSpan(video.index, video.file, video.name, (5,)))
     path = root / "videos/observation.images.cam0/chunk-000/file-000.mp4"
     shutil.copyfile(path, path.with_suffix(".new"))
     os.rename(path.with_suffix(".new"), path)

@@ -9,9 +9,9 @@ import pytest
 
 import demoreel
 from demoreel.errors import ArgumentError, UnknownKeyError
-from demoreel.read.pictures import Camera
+from demoreel.read.cameras import Camera
 from demoreel.read.pool import DecodePool
-from demoreel.read.speed import ROUNDS, _Floor, measure_speed, stretches
+from demoreel.read.speed import ROUNDS, _Floor, measure_speed, spans
 from demoreel.testing import make_dataset, read_stamp
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
@@ -19,7 +19,7 @@ FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Episodes whose edges lie inside groups of pictures, over several files."""
+    """Episodes whose edges lie inside GOPs, over several files."""
     return make_dataset(
         tmp_path_factory.mktemp("speed") / "videos",
         episodes=[7, 30, 3, 22],
@@ -98,16 +98,16 @@ def test_an_unknown_camera_is_refused(root):
 
 
 @pytest.mark.parametrize("camera", [FRONT, WRIST])
-def test_the_floor_decodes_the_stretches_that_the_reader_plans(root, camera):
+def test_the_floor_decodes_the_spans_that_the_reader_plans(root, camera):
     ds = demoreel.open(root)
     rows = np.unique(np.random.default_rng(0).integers(0, len(ds), 25))
     planned = Camera(ds.reader, ds.features[camera], None, "mm").plan(rows, np.empty)[1]
-    found = list(stretches(ds.reader, ds.features[camera], rows))
+    found = list(spans(ds.reader, ds.features[camera], rows))
     assert len(found) == len(list(planned))
-    assert sum(len(stretch.frames) for stretch in found) == len(rows)
+    assert sum(len(span.frames) for span in found) == len(rows)
 
 
-def test_the_floor_decodes_every_picture_and_keeps_no_file_open(root, monkeypatch):
+def test_the_floor_decodes_every_image_and_keeps_no_file_open(root, monkeypatch):
     ds = demoreel.open(root, windows={key: [-1, 0] for key in (FRONT, WRIST)})
     floor = _Floor(ds, 2, 1)
     indices = [np.array([3, 8, 8, 40]), np.array([9, 61])]
@@ -123,7 +123,7 @@ def test_the_floor_decodes_every_picture_and_keeps_no_file_open(root, monkeypatc
     monkeypatch.setattr(Camera, "paint", watched)
     monkeypatch.setattr("demoreel.media.preload.open_file", lambda _: pytest.fail("reads a file"))
     DecodePool(1).run(jobs)
-    # Frame 40 begins episode 3: its window clamps there, and the picture is decoded once.
+    # Frame 40 begins episode 3: its window clamps there, and the image is decoded once.
     wanted = [(0, 2), (0, 3), (1, 0), (1, 1), (3, 0), (1, 1), (1, 2), (3, 20), (3, 21)]
     for key in (FRONT, WRIST):
         assert sorted(seen[key]) == sorted(wanted)

@@ -55,7 +55,7 @@ def test_rows_are_episodes(cluster, path, monkeypatch, tmp_path):
     monkeypatch.chdir(path.parent)
     dataset = demoreel.open("data", episodes=[3, 1, 0], windows={"action": [-1, 0]})
     plain = dataset.to_ray()
-    pictures = dataset.to_ray(columns=["action"], cameras=[VIDEO, TABLE, DEPTH], blocks=2)
+    images = dataset.to_ray(columns=["action"], cameras=[VIDEO, TABLE, DEPTH], blocks=2)
     encoded = dataset.to_ray(columns=(), cameras=[VIDEO, TABLE, DEPTH], encoded=True)
     monkeypatch.chdir(tmp_path)  # workers have no reason to stand where this process stands
     reference = demoreel.open(path)
@@ -74,11 +74,11 @@ def test_rows_are_episodes(cluster, path, monkeypatch, tmp_path):
         assert list(row["note"]) == view.column("note")
         assert "language_events" in row
 
-    total = pictures.map_batches(
+    total = images.map_batches(
         lambda batch: {"sum": np.array([batch["action"][0].sum()])}, batch_size=1
     )
     assert total.count() == 3
-    for row in pictures.take_all():
+    for row in images.take_all():
         start = int(reference.episodes.start[row["episode_index"]])
         batch = reference.batch(range(start, start + row["length"]))
         for key in (VIDEO, TABLE, DEPTH):
@@ -91,9 +91,9 @@ def test_rows_are_episodes(cluster, path, monkeypatch, tmp_path):
     batch = reference.batch(range(start, start + row["length"]))
     for key in (VIDEO, TABLE, DEPTH):
         assert len(row[key]) == row["length"]
-        picture = np.array(Image.open(io.BytesIO(row[key][4])))
+        image = np.array(Image.open(io.BytesIO(row[key][4])))
         wanted = batch[key][4].transpose(1, 2, 0)
-        assert np.array_equal(picture, np.rint(wanted[..., 0]) if key == DEPTH else wanted)
+        assert np.array_equal(image, np.rint(wanted[..., 0]) if key == DEPTH else wanted)
 
 
 def test_what_makes_no_sense(path):

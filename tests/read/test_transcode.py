@@ -1,4 +1,4 @@
-"""Whole episodes to encoded pictures: the pixels that samples have, each video decoded once."""
+"""Whole episodes to encoded images: the pixels that samples have, each video decoded once."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ import demoreel
 from demoreel.errors import ArgumentError, PictureError, VideoError
 from demoreel.media.decode import Decoder
 from demoreel.media.depth import depth_table
-from demoreel.media.picture_encode import PictureCodec
-from demoreel.media.pictures import decode_picture
+from demoreel.media.image_encode import ImageCodec
+from demoreel.media.images import decode_image
 from demoreel.read import transcode
 from demoreel.read.in_order import ReorderBuffer, in_order, one_by_one
-from demoreel.read.transcode import MOST_ROWS, encoded_pictures
+from demoreel.read.transcode import MOST_ROWS, encoded_images
 from demoreel.testing import make_dataset
 
-PNG = PictureCodec("png")
+PNG = ImageCodec("png")
 
 
-def every_picture(dataset, codec=PNG, *, first=0, stop=None, threads=2):
+def every_image(dataset, codec=PNG, *, first=0, stop=None, threads=2):
     found = {key: [] for key in dataset.cameras}
     stop = len(dataset.episodes) if stop is None else stop
-    for portion in encoded_pictures(
+    for portion in encoded_images(
         dataset.reader, first=first, stop=stop, codec=codec, threads=threads
     ):
-        lengths = {len(pictures) for pictures in portion.values()}
+        lengths = {len(images) for images in portion.values()}
         assert len(lengths) == 1
         assert 1 <= lengths.pop() <= MOST_ROWS
-        for key, pictures in portion.items():
-            found[key] += pictures
+        for key, images in portion.items():
+            found[key] += images
     return found
 
 
 def assert_same_pixels(dataset, found, *, first=0):
     begin = int(dataset.reader.episodes.start[first])
-    for key, pictures in found.items():
+    for key, images in found.items():
         feature = dataset.features[key]
-        for at in range(0, len(pictures), 64):
-            part = pictures[at : at + 64]
+        for at in range(0, len(images), 64):
+            part = images[at : at + 64]
             wanted = dataset.batch(range(begin + at, begin + at + len(part)))[key]
             for place, data in enumerate(part):
                 if feature.is_depth:
@@ -53,7 +53,7 @@ def assert_same_pixels(dataset, found, *, first=0):
                     assert codes.dtype == np.uint16
                     shown = depth_table(feature.depth_code)[codes][None]
                 else:
-                    shown = decode_picture(data).transpose(2, 0, 1)
+                    shown = decode_image(data).transpose(2, 0, 1)
                 assert np.array_equal(shown, wanted[place]), (key, at + place)
 
 
@@ -75,15 +75,15 @@ def test_the_pixels_are_those_of_samples(tmp_path, options):
     cameras = {"observation.images.a": (48, 64), "observation.images.b": (50, 70)}
     path = make_dataset(tmp_path / "made", episodes=[45, 1, 80], cameras=cameras, **options)
     dataset = demoreel.open(path)
-    found = every_picture(dataset)
-    assert {key: len(pictures) for key, pictures in found.items()} == dict.fromkeys(cameras, 126)
+    found = every_image(dataset)
+    assert {key: len(images) for key, images in found.items()} == dict.fromkeys(cameras, 126)
     assert_same_pixels(dataset, found)
 
 
 @pytest.mark.parametrize("name", ["kitchen_v30", "kitchen_images_v30"])
 def test_datasets_of_other_tools(fixtures, name):
     dataset = demoreel.open(fixtures / name)
-    found = every_picture(dataset, stop=1)
+    found = every_image(dataset, stop=1)
     assert_same_pixels(dataset, found)
 
 
@@ -92,35 +92,35 @@ def test_any_number_of_threads_gives_the_same(tmp_path, threads):
     cameras = {f"observation.images.{n}": (48, 64) for n in "abc"}
     path = make_dataset(tmp_path / "made", episodes=[70, 9], cameras=cameras, gop=6, b_frames=2)
     dataset = demoreel.open(path)
-    assert every_picture(dataset, threads=threads) == every_picture(dataset, threads=None)
+    assert every_image(dataset, threads=threads) == every_image(dataset, threads=None)
 
 
 @pytest.mark.parametrize(("first", "stop"), [(1, 2), (0, 2), (2, 4), (3, 3), (0, 0)])
 def test_a_part_of_the_episodes(tmp_path, first, stop):
     path = make_dataset(tmp_path / "made", episodes=[11, 30, 7, 52], gop=20, b_frames=2)
     dataset = demoreel.open(path)
-    found = every_picture(dataset, first=first, stop=stop)
+    found = every_image(dataset, first=first, stop=stop)
     edges = dataset.reader.episodes.start
-    (pictures,) = found.values()
-    assert len(pictures) == edges[stop] - edges[first]
+    (images,) = found.values()
+    assert len(images) == edges[stop] - edges[first]
     assert_same_pixels(dataset, found, first=first)
 
 
-def test_source_keeps_the_bytes_of_pictures_in_tables(tmp_path):
+def test_source_keeps_the_bytes_of_images_in_tables(tmp_path):
     key = "observation.images.still"
     made = make_dataset(tmp_path / "made", episodes=2, cameras=0, image_cameras={key: (48, 64)})
     dataset = demoreel.open(made)
     held = dataset.reader.encoded(np.arange(40), key)
-    assert every_picture(dataset, PictureCodec("source")) == {key: held}
-    again = every_picture(dataset, PictureCodec("webp-lossless"))
+    assert every_image(dataset, ImageCodec("source")) == {key: held}
+    again = every_image(dataset, ImageCodec("webp-lossless"))
     assert again[key] != held
     assert_same_pixels(dataset, again)
 
 
 def test_source_of_a_video_is_refused_at_once(tmp_path):
     dataset = demoreel.open(make_dataset(tmp_path / "made", episodes=1))
-    with pytest.raises(ArgumentError, match="no source picture bytes") as raised:
-        encoded_pictures(dataset.reader, first=0, stop=1, codec=PictureCodec("source"))
+    with pytest.raises(ArgumentError, match="no source image bytes") as raised:
+        encoded_images(dataset.reader, first=0, stop=1, codec=ImageCodec("source"))
     assert "jpeg, png or webp-lossless" in str(raised.value)
 
 
@@ -128,14 +128,14 @@ def test_source_of_a_video_is_refused_at_once(tmp_path):
 def test_episodes_that_are_not_there(tmp_path, wrong):
     dataset = demoreel.open(make_dataset(tmp_path / "made", episodes=2, length=4))
     with pytest.raises(ArgumentError):
-        encoded_pictures(dataset.reader, **{"first": 0, "stop": 2, "codec": PNG, **wrong})
+        encoded_images(dataset.reader, **{"first": 0, "stop": 2, "codec": PNG, **wrong})
     with pytest.raises(ArgumentError):
-        encoded_pictures(dataset.reader, first=0, stop=2, codec=PNG, threads=0)
+        encoded_images(dataset.reader, first=0, stop=2, codec=PNG, threads=0)
 
 
 def test_a_dataset_without_cameras_has_nothing_to_encode(tmp_path):
     dataset = demoreel.open(make_dataset(tmp_path / "made", episodes=[300], cameras=0))
-    assert list(encoded_pictures(dataset.reader, first=0, stop=1, codec=PNG)) == []
+    assert list(encoded_images(dataset.reader, first=0, stop=1, codec=PNG)) == []
 
 
 # Errors
@@ -156,7 +156,7 @@ def test_a_damaged_video_says_where(tmp_path):
     damaged(video, 0.5)
     dataset = demoreel.open(path)
     with pytest.raises(VideoError) as raised:
-        every_picture(dataset)
+        every_image(dataset)
     where = raised.value.where
     assert where["camera"] == "observation.images.a"
     assert where["dataset"] == path
@@ -171,23 +171,23 @@ def test_a_missing_video_says_whose_it_is(tmp_path):
     missing = sorted(path.rglob("*.mp4"))[1]
     missing.unlink()
     with pytest.raises(VideoError) as raised:
-        every_picture(demoreel.open(path))
+        every_image(demoreel.open(path))
     assert raised.value.where["episode"] == 1
     assert str(raised.value.where["file"]) == str(missing)
 
 
-def test_a_picture_that_does_not_decode_says_where(tmp_path):
+def test_an_image_that_does_not_decode_says_where(tmp_path):
     key = "observation.images.still"
     path = make_dataset(tmp_path / "made", episodes=2, cameras=0, image_cameras={key: (48, 64)})
     (table,) = (path / "data").rglob("*.parquet")
     rows = pq.read_table(table)
-    pictures = rows.column(key).to_pylist()
-    pictures[25]["bytes"] = pictures[25]["bytes"][:60]
+    images = rows.column(key).to_pylist()
+    images[25]["bytes"] = images[25]["bytes"][:60]
     place = rows.schema.get_field_index(key)
-    new = pa.array(pictures, rows.schema.field(place).type)
+    new = pa.array(images, rows.schema.field(place).type)
     pq.write_table(rows.set_column(place, rows.schema.field(place), new), table)
     with pytest.raises(PictureError) as raised:
-        every_picture(demoreel.open(path))
+        every_image(demoreel.open(path))
     assert raised.value.where["episode"] == 1
     assert raised.value.where["camera"] == key
 
@@ -195,7 +195,7 @@ def test_a_picture_that_does_not_decode_says_where(tmp_path):
 def test_threads_end_with_an_abandoned_iterator(tmp_path):
     path = make_dataset(tmp_path / "made", episodes=[400], cameras=2, gop=5)
     before = set(threading.enumerate())
-    portions = encoded_pictures(demoreel.open(path).reader, first=0, stop=1, codec=PNG, threads=3)
+    portions = encoded_images(demoreel.open(path).reader, first=0, stop=1, codec=PNG, threads=3)
     next(portions)
     portions.close()
     assert set(threading.enumerate()) <= before
@@ -214,7 +214,7 @@ def test_every_packet_is_decoded_once(tmp_path, monkeypatch):
         return real(self, stretch, start, wanted)
 
     monkeypatch.setattr(Decoder, "_wanted", counted)
-    every_picture(demoreel.open(path))
+    every_image(demoreel.open(path))
     assert sorted(decoded) == list(range(253))
 
 
@@ -229,7 +229,7 @@ def test_a_part_that_begins_inside_a_group_costs_only_its_head(tmp_path, monkeyp
 
     monkeypatch.setattr(Decoder, "_wanted", counted)
     dataset = demoreel.open(path)
-    every_picture(dataset, first=1)
+    every_image(dataset, first=1)
     begin = int(dataset.reader.clip(1, dataset.cameras[0]).video.index.starts([40])[0])
     assert sorted(decoded) == list(range(begin, 100))
 
@@ -250,9 +250,9 @@ def test_what_waits_is_bounded_however_long_the_groups_are(tmp_path, monkeypatch
 
     monkeypatch.setattr(ReorderBuffer, "put", watched)
     monkeypatch.setattr(transcode, "_BYTES_WAITING", room)
-    found = every_picture(dataset, PictureCodec("jpeg"), threads=threads)
-    total = sum(len(data) for pictures in found.values() for data in pictures)
-    largest = max(len(data) for pictures in found.values() for data in pictures)
+    found = every_image(dataset, ImageCodec("jpeg"), threads=threads)
+    total = sum(len(data) for images in found.values() for data in images)
+    largest = max(len(data) for images in found.values() for data in images)
     assert total > 10 * room
     assert max(held) <= room + 8 * largest
 
@@ -319,6 +319,6 @@ def test_an_error_reaches_the_caller_and_ends_the_others():
 def test_lance_is_a_source_too(tmp_path, fixtures):
     shutil.copytree(fixtures / "g1_lance_video", tmp_path / "copy")
     dataset = demoreel.open(tmp_path / "copy")
-    found = every_picture(dataset, PictureCodec("jpeg"), stop=1)
-    same = every_picture(demoreel.open(fixtures / "g1_v30"), PictureCodec("jpeg"), stop=1)
+    found = every_image(dataset, ImageCodec("jpeg"), stop=1)
+    same = every_image(demoreel.open(fixtures / "g1_v30"), ImageCodec("jpeg"), stop=1)
     assert found == same

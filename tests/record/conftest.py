@@ -1,4 +1,4 @@
-"""Cameras whose pictures say which frame they are, and what a video shows of them."""
+"""Cameras whose images say which frame they are, and what a video shows of them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DEADLINE_S = 60
 
 
 class Filming:
-    """Puts stamped pictures, and checks that a video shows them all."""
+    """Puts stamped images, and checks that a video shows them all."""
 
     FAST = VideoSettings(codec="h264", preset="ultrafast")
 
     def camera(self, key="front", height=64, width=64, settings=FAST):
         return CameraPlan(key, height, width, "rgb", settings)
 
-    def picture(self, plan, episode, frame):
+    def image(self, plan, episode, frame):
         made = np.full(plan.shape, 90, plan.dtype)
         stamp(made, episode, frame)
         return made
@@ -34,13 +34,13 @@ class Filming:
     def put(self, encoders: CameraEncoders, plans, episode, frames, *, start=0):
         """Put frames, and each again while neither encoder nor disk can take it."""
         for frame in range(start, start + frames):
-            self.put_frame(encoders, {p.key: self.picture(p, episode, frame) for p in plans})
+            self.put_frame(encoders, {p.key: self.image(p, episode, frame) for p in plans})
 
-    def put_frame(self, encoders: CameraEncoders, pictures):
+    def put_frame(self, encoders: CameraEncoders, images):
         until = time.monotonic() + DEADLINE_S
         while True:
             try:
-                return encoders.put_frame(pictures)
+                return encoders.put_frame(images)
             except EncoderBehindError:
                 assert time.monotonic() < until
                 time.sleep(0.001)
@@ -51,7 +51,7 @@ class Filming:
         frame = 0
         while time.monotonic() < until:
             try:
-                encoders.put(plan.key, self.picture(plan, episode, frame))
+                encoders.put(plan.key, self.image(plan, episode, frame))
                 frame += 1
             except EncoderBehindError as error:
                 if reason in str(error):
@@ -60,7 +60,7 @@ class Filming:
         raise AssertionError("nothing was refused")
 
     def check(self, videos, plans, episode, frames):
-        """Each camera shows each frame once, in order, and its statistics count those pictures."""
+        """Each camera shows each frame once, in order, and its statistics count those images."""
         assert set(videos) == {plan.key for plan in plans}
         for plan in plans:
             video = videos[plan.key]
@@ -68,7 +68,7 @@ class Filming:
             assert self.stamps(video.path) == [(episode, frame) for frame in range(frames)]
             counted = LevelCounts()
             for frame in range(frames):
-                counted.add(self.picture(plan, episode, frame))
+                counted.add(self.image(plan, episode, frame))
             assert video.stats.count == frames
             assert np.array_equal(video.stats.histogram(), counted.histogram())
 

@@ -74,7 +74,7 @@ def test_putting_does_not_wait_for_an_encoder_that_stands_still(encoders, plans,
     for process in encoders.encoder_processes.values():
         os.kill(process, signal.SIGSTOP)
     for frame in range(500):  # more messages than a pipe holds
-        encoders.put_frame({plan.key: filming.picture(plan, 3, frame) for plan in plans})
+        encoders.put_frame({plan.key: filming.image(plan, 3, frame) for plan in plans})
     assert encoders.backlog.frames_in_memory + encoders.backlog.frames_on_disk == 1000
     for process in encoders.encoder_processes.values():
         os.kill(process, signal.SIGCONT)
@@ -98,7 +98,7 @@ def test_a_discarded_episode_leaves_nothing(encoders, plans, filming):
 
 
 def test_an_episode_may_be_ended_before_it_is_finished(encoders, plans, filming):
-    with pytest.raises(ArgumentError, match="no pictures"):
+    with pytest.raises(ArgumentError, match="no frames"):
         encoders.end_episode()
     filming.put(encoders, plans, 4, 2)
     encoders.end_episode()
@@ -108,7 +108,7 @@ def test_an_episode_may_be_ended_before_it_is_finished(encoders, plans, filming)
     filming.check(encoders.finish_episode(), plans, 4, 2)
 
 
-def test_pictures_are_counted_before_their_videos_are_finished(encoders, plans, filming):
+def test_images_are_counted_before_their_videos_are_finished(encoders, plans, filming):
     for episode in range(3):
         filming.put(encoders, plans, episode, 3)
         counts = encoders.count_episode()
@@ -131,7 +131,7 @@ def test_an_encoder_that_rests_hears_the_bell(plans):
         os.close(handle)
 
 
-def test_finishing_again_gives_the_same_videos_until_the_next_picture(encoders, plans, filming):
+def test_finishing_again_gives_the_same_videos_until_the_next_image(encoders, plans, filming):
     filming.put(encoders, plans, 4, 2)
     videos = encoders.finish_episode()
     assert encoders.finish_episode() == videos
@@ -143,21 +143,21 @@ def test_finishing_again_gives_the_same_videos_until_the_next_picture(encoders, 
 def test_depth_comes_back_bit_for_bit(tmp_path, settings, most):
     plan = CameraPlan("depth", 48, 64, "depth", settings)
     random = np.random.default_rng(0)
-    pictures = [random.integers(0, most + 1, plan.shape).astype(np.uint16) for _ in range(7)]
+    images = [random.integers(0, most + 1, plan.shape).astype(np.uint16) for _ in range(7)]
     with CameraEncoders([plan], fps=10, workdir=tmp_path) as encoders:
-        for picture in pictures:
-            encoders.put("depth", picture)
+        for image in images:
+            encoders.put("depth", image)
         video = encoders.finish_episode()["depth"]
         with av.open(str(video.path)) as container:
             shown = [frame.to_ndarray() for frame in container.decode(video=0)]
-        assert np.array_equal(shown, pictures)
-        expected = np.bincount(np.concatenate(pictures).reshape(-1), minlength=65536)
+        assert np.array_equal(shown, images)
+        expected = np.bincount(np.concatenate(images).reshape(-1), minlength=65536)
         assert np.array_equal(video.stats.histogram()[0], expected)
 
 
-def test_a_picture_that_does_not_fit_is_refused_and_the_episode_goes_on(encoders, plans, filming):
+def test_an_image_that_does_not_fit_is_refused_and_the_episode_goes_on(encoders, plans, filming):
     filming.put(encoders, plans, 6, 1)
-    good = {plan.key: filming.picture(plan, 6, 1) for plan in plans}
+    good = {plan.key: filming.image(plan, 6, 1) for plan in plans}
     with pytest.raises(ArgumentError, match=r"\(48, 96, 3\)"):
         encoders.put_frame({**good, "wrist": good["front"]})
     with pytest.raises(ArgumentError, match="float"):
@@ -168,26 +168,26 @@ def test_a_picture_that_does_not_fit_is_refused_and_the_episode_goes_on(encoders
     filming.check(encoders.finish_episode(), plans, 6, 2)
 
 
-def test_the_callers_picture_may_change_as_soon_as_it_is_put(encoders, plans, filming):
+def test_the_callers_image_may_change_as_soon_as_it_is_put(encoders, plans, filming):
     for frame in range(5):
-        pictures = {plan.key: filming.picture(plan, 9, frame) for plan in plans}
-        encoders.put_frame(pictures)
-        for picture in pictures.values():
-            picture[:] = 0
+        images = {plan.key: filming.image(plan, 9, frame) for plan in plans}
+        encoders.put_frame(images)
+        for image in images.values():
+            image[:] = 0
     filming.check(encoders.finish_episode(), plans, 9, 5)
 
 
-def test_pictures_need_not_lie_in_a_row(encoders, plans, filming):
-    turned = {p.key: filming.picture(p, 2, 0)[::-1, ::-1].copy()[::-1, ::-1] for p in plans}
+def test_images_need_not_lie_in_a_row(encoders, plans, filming):
+    turned = {p.key: filming.image(p, 2, 0)[::-1, ::-1].copy()[::-1, ::-1] for p in plans}
     encoders.put_frame(turned)
     filming.check(encoders.finish_episode(), plans, 2, 1)
 
 
-def test_a_camera_without_pictures_is_refused(encoders, plans, filming):
-    with pytest.raises(ArgumentError, match="no pictures"):
+def test_a_camera_without_images_is_refused(encoders, plans, filming):
+    with pytest.raises(ArgumentError, match="no frames"):
         encoders.finish_episode()
-    encoders.put("front", filming.picture(plans[0], 1, 0))
-    with pytest.raises(ArgumentError, match="no pictures"):
+    encoders.put("front", filming.image(plans[0], 1, 0))
+    with pytest.raises(ArgumentError, match="no frames"):
         encoders.finish_episode()
 
 
@@ -226,11 +226,11 @@ def test_cameras_must_differ(tmp_path, filming):
 def test_closed_encoders_take_nothing(tmp_path, filming):
     plan = filming.camera()
     encoders = CameraEncoders([plan], fps=30, workdir=tmp_path)
-    encoders.put(plan.key, filming.picture(plan, 0, 0))
+    encoders.put(plan.key, filming.image(plan, 0, 0))
     encoders.close()
     encoders.close()
     with pytest.raises(ArgumentError, match="closed"):
-        encoders.put(plan.key, filming.picture(plan, 0, 1))
+        encoders.put(plan.key, filming.image(plan, 0, 1))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -41,7 +41,7 @@ def test_an_encoder_that_is_killed_at_any_instant_costs_no_frame(tmp_path, filmi
             frames = int(random.integers(1, 60))
             killed = set(random.integers(0, frames, int(random.integers(1, 3))).tolist())
             for frame in range(frames):
-                encoders.put("front", filming.picture(plan, episode, frame))
+                encoders.put("front", filming.image(plan, episode, frame))
                 if frame in killed:
                     time.sleep(random.uniform(0, 0.03))  # any instant will do
                     kill(encoders)
@@ -101,9 +101,9 @@ RECORDER = """
     plans = [CameraPlan(key, 64, 64, "rgb", fast) for key in ("front", "wrist")]
     encoders = CameraEncoders(plans, fps=30, workdir=Path(sys.argv[1]))
     print(*encoders.encoder_processes.values(), flush=True)
-    picture = np.zeros((64, 64, 3), np.uint8)
+    image = np.zeros((64, 64, 3), np.uint8)
     while True:
-        encoders.put_frame({"front": picture, "wrist": picture})
+        encoders.put_frame({"front": image, "wrist": image})
         time.sleep(0.01)
 """
 
@@ -161,7 +161,7 @@ def test_an_encoder_that_always_dies_is_given_up(tmp_path, filming):
     with CameraEncoders([plan], fps=30, workdir=tmp_path) as encoders:
         # A folder where the file of packets is to be: every encoder fails at the first frame.
         (tmp_path / "episode-000001" / "camera-0.packets").mkdir(parents=True)
-        encoders.put("front", filming.picture(plan, 0, 0))
+        encoders.put("front", filming.image(plan, 0, 0))
         with pytest.raises(VideoError, match="cannot be encoded"):
             encoders.finish_episode()
         encoders.discard_episode()

@@ -92,9 +92,9 @@ SLOW_RECORDER = """
     encoders = CameraEncoders([plan], fps=30, workdir=Path(sys.argv[1]))
     for episode in range(3):
         for frame in range(12):
-            picture = np.full(plan.shape, 90, np.uint8)
-            stamp(picture, episode, frame)
-            encoders.put("front", picture)
+            image = np.full(plan.shape, 90, np.uint8)
+            stamp(image, episode, frame)
+            encoders.put("front", image)
         if episode < 2:
             encoders.persist_episode(note={"episode": episode})
     print("persisted", flush=True)
@@ -195,7 +195,7 @@ def test_what_was_encoded_when_it_was_persisted_stays_until_it_is_committed(tmp_
     filming.check(finish_videos(persisted), [plan], 0, 6)
 
 
-def test_a_damaged_manifest_or_picture_is_an_error(tmp_path, filming):
+def test_a_damaged_manifest_or_image_is_an_error(tmp_path, filming):
     plan = filming.camera()
     with CameraEncoders([plan], fps=30, workdir=tmp_path) as encoders:
         stop(encoders)
@@ -214,8 +214,8 @@ def test_a_damaged_manifest_or_picture_is_an_error(tmp_path, filming):
         recover_pending(tmp_path)
 
 
-def test_nothing_is_persisted_of_an_episode_without_pictures(tmp_path, filming):
+def test_nothing_is_persisted_of_an_episode_without_images(tmp_path, filming):
     with CameraEncoders([filming.camera()], fps=30, workdir=tmp_path) as encoders:
-        with pytest.raises(ArgumentError, match="no pictures"):
+        with pytest.raises(ArgumentError, match="no frames"):
             encoders.persist_episode()
         assert recover_pending(tmp_path) == []

@@ -44,10 +44,10 @@ def save(recorder):
     return None
 
 
-def seen(root, *, pictures_from=0):
+def seen(root, *, images_from=0):
     """Return how many episodes a reader sees, all whole; None while a commit stands still."""
     try:
-        return episodes_in(root, check=check_rows, pictures_from=pictures_from)
+        return episodes_in(root, check=check_rows, images_from=images_from)
     except DatasetBusyError:
         return None
 
@@ -56,7 +56,7 @@ def look(recorder, error, before):
     """Whatever happened, what the recorder says is what is there."""
     root = recorder.root
     assert recorder.num_episodes == before + (error is None)
-    found = seen(root, pictures_from=before)
+    found = seen(root, images_from=before)
     if error is not None and "neither completed nor undone" in str(error):
         assert is_pending(root)
         assert found in (None, before)
@@ -227,7 +227,7 @@ def test_a_video_that_was_not_forced_to_disk_is_written_again_from_its_packets(t
     assert seen(recorder.root) == 2
 
 
-def test_a_picture_that_found_no_room_is_told_although_the_next_one_did(tmp_path, monkeypatch):
+def test_an_image_that_found_no_room_is_told_although_the_next_one_did(tmp_path, monkeypatch):
     monkeypatch.setattr("demoreel.record.recorder._BEHIND_S", -1.0)  # every save is persisted
     with begin_crash_recording(tmp_path / "dataset", cameras=1, merge=False) as recorder:
         (encoder,) = recorder.encoder_processes.values()
@@ -342,7 +342,7 @@ def test_fifty_failing_syncs_lose_nothing(tmp_path, layout):
                 with failing(recorder.root, lambda _, call, path: call == "fsync"):
                     error = save(recorder)
             assert error is None or save(recorder) is None
-            assert seen(recorder.root, pictures_from=before) == before + 1
+            assert seen(recorder.root, images_from=before) == before + 1
             if recorder.num_episodes > 30:
                 break
     assert failures >= 50
@@ -368,7 +368,7 @@ def test_fifty_full_disks_lose_nothing(mounted):
         if error is not None:
             told += 1
             assert save(recorder) is None
-        assert seen(recorder.root, pictures_from=before) == before + 1
+        assert seen(recorder.root, images_from=before) == before + 1
         if recorder.num_episodes >= 20:  # a new one: all rows are looked at every time
             recorder.finalize()
             assert seen(recorder.root) == recorder.num_episodes

@@ -58,7 +58,7 @@ def test_a_frame_that_fits_keeps_its_values(check):
     assert checked.numbers["done"].dtype == bool
     assert checked.numbers["touch"].tolist() == [[1, 1], [1, 1]]
     assert checked.values == {"note": "über"}
-    assert set(checked.pictures) == {"front", "deep"}
+    assert set(checked.images) == {"front", "deep"}
 
 
 @pytest.mark.parametrize(
@@ -170,20 +170,18 @@ def test_a_task_may_come_with_the_call(check):
     assert check(frame(task=None), task="push").task == "push"
 
 
-def test_pictures_may_come_channels_first_or_as_floats(check):
+def test_images_may_come_channels_first_or_as_floats(check):
     first = np.arange(8 * 12 * 3, dtype=np.uint8).reshape(3, 8, 12)
-    assert np.array_equal(check(frame(front=first)).pictures["front"], first.transpose(1, 2, 0))
+    assert np.array_equal(check(frame(front=first)).images["front"], first.transpose(1, 2, 0))
     floats = np.full((8, 12, 3), 0.5, np.float32)
-    assert (check(frame(front=floats)).pictures["front"] == 127).all()
+    assert (check(frame(front=floats)).images["front"] == 127).all()
 
 
 @given(st.lists(st.integers(0, 65535), min_size=96, max_size=96))
 def test_depth_becomes_the_codes_that_encoding_gives(values):
     check = FrameCheck(describe(FEATURES, fps=30))
     depth = np.array(values, np.uint16).reshape(8, 12)
-    assert np.array_equal(
-        check(frame(deep=depth)).pictures["deep"], encode_depth(depth, DepthCode())
-    )
+    assert np.array_equal(check(frame(deep=depth)).images["deep"], encode_depth(depth, DepthCode()))
 
 
 def test_rows_become_columns():

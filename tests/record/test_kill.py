@@ -50,12 +50,12 @@ def test_what_was_saved_before_it_was_encoded_is_there_once_after_a_kill(tmp_pat
     root = tmp_path / "dataset"
     begin_crash_recording(root, cameras=1, fps=1).finalize()
 
-    def check(root, *, pictures_from):
+    def check(root, *, images_from):
         try:
             seen = len(demoreel.open(root).episodes)  # as it lies, before anything is finished
         except UnfinishedError:
             seen = None
-        there = check_whole(root, pictures_from=pictures_from)
+        there = check_whole(root, images_from=images_from)
         assert seen in (None, there)
         return there
 

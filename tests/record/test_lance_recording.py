@@ -24,7 +24,7 @@ FEATURES = {
 }
 
 
-def picture(episode, number):
+def image(episode, number):
     made = np.full((48, 64, 3), 90, np.uint8)
     stamp(made, episode, number)
     return made
@@ -39,8 +39,8 @@ def frame(episode, number):
         "language_events": [
             {"role": "user", "content": f"go {number}", "style": "interjection", "camera": None}
         ],
-        FRONT: picture(episode, number),
-        WRIST: picture(episode, number),
+        FRONT: image(episode, number),
+        WRIST: image(episode, number),
         "task": "pick" if number < 2 else "place",
     }
 

@@ -40,7 +40,7 @@ EVERYTHING = {
 SIMPLE = {"observation.state": STATE, FRONT: CAMERA}
 
 
-def picture(episode, number):
+def image(episode, number):
     made = np.full((48, 64, 3), 90, np.uint8)
     stamp(made, episode, number)
     return made
@@ -53,7 +53,7 @@ def depth(episode, number):
 def simple(episode, number):
     return {
         "observation.state": np.array([episode, number, 0.5], np.float32),
-        FRONT: picture(episode, number),
+        FRONT: image(episode, number),
         "task": "pick",
     }
 
@@ -69,7 +69,7 @@ def everything(episode, number):
         "language_events": [
             {"role": "user", "content": f"go {number}", "style": "interjection", "camera": None}
         ],
-        WRIST: picture(episode, number),
+        WRIST: image(episode, number),
         DEEP: depth(episode, number),
         "task": "pick" if number < 2 else "place",
     }

@@ -1,4 +1,4 @@
-"""Statistics while a dataset grows: exact for pictures, over kills and resumes, in every layout."""
+"""Statistics while a dataset grows: exact for images, over kills and resumes, in every layout."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def record(recorder, episode: int, frames: int) -> None:
 
 
 def assert_exact(root, lengths, episodes=None) -> None:
-    """The statistics are those of all pictures that were put in."""
+    """The statistics are those of all images that were put in."""
     stats = demoreel.open(root).stats
     episodes = range(len(lengths)) if episodes is None else episodes
     for key in (FRONT, WRIST):

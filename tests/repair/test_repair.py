@@ -64,7 +64,7 @@ def contents(root: Path) -> dict[str, str]:
 
 
 def stamps(root: Path) -> list[list[tuple[int, int]]]:
-    """Return (episode, frame) that the pictures of every episode say, having compared numbers."""
+    """Return (episode, frame) that the images of every episode say, having compared numbers."""
     ds = demoreel.open(root)
     found = []
     for first, stop in itertools.pairwise(ds.episodes.start.tolist()):
@@ -173,7 +173,7 @@ def test_a_video_without_its_end_keeps_what_is_there(v30, tmp_path):
     video.write_bytes(moved.read_bytes()[: int(index.offset[22]) + 5])  # 22 whole packets
     done = repair(v30, tmp_path / "out")
     assert stamps(tmp_path / "out") == [*whole((0, 6), (1, 9), (2, 5)), [(3, 0), (3, 1)]]
-    assert any("6 rows at its end have no pictures" in sentence for sentence in done.mended)
+    assert any("6 rows at its end have no images" in sentence for sentence in done.mended)
 
 
 def test_videos_under_another_folder_are_found(dataset, tmp_path):
@@ -355,7 +355,7 @@ def test_deep_leaves_out_what_does_not_decode(tmp_path):
 # What fuzzing found
 
 
-def test_pictures_are_not_guessed_where_an_episode_before_is_lost(tmp_path):
+def test_images_are_not_guessed_where_an_episode_before_is_lost(tmp_path):
     small = {"data_files_size_in_mb": 0.001, "video_files_size_in_mb": 0.001}
     source = make_dataset(tmp_path / "ds", episodes=[5, 3, 6], **small)
     (source / EPISODES).write_bytes(b"PAR1")
@@ -364,7 +364,7 @@ def test_pictures_are_not_guessed_where_an_episode_before_is_lost(tmp_path):
         repair(source, tmp_path / "mended")
 
 
-def test_pictures_are_not_guessed_where_rows_before_are_lost(tmp_path):
+def test_images_are_not_guessed_where_rows_before_are_lost(tmp_path):
     source = make_dataset(tmp_path / "ds", episodes=[6, 4, 5], gop=1)
     (source / EPISODES).write_bytes(b"PAR1")
     table = pq.read_table(source / TABLE)
@@ -374,7 +374,7 @@ def test_pictures_are_not_guessed_where_rows_before_are_lost(tmp_path):
     assert stamps(tmp_path / "mended") == [[(0, frame) for frame in range(4)]]
 
 
-def test_pictures_are_not_guessed_where_a_video_before_is_lost(tmp_path):
+def test_images_are_not_guessed_where_a_video_before_is_lost(tmp_path):
     source = make_dataset(tmp_path / "ds", episodes=[5, 3, 6], video_files_size_in_mb=0.001)
     (source / EPISODES).write_bytes(b"PAR1")
     (source / "videos/observation.images.cam0/chunk-000/file-000.mp4").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Levels that are counted by decoding are those of the pictures that samples show."""
+"""Levels that are counted by decoding are those of the images that samples show."""
 
 from __future__ import annotations
 

@@ -49,16 +49,16 @@ def test_numbers_in_any_pieces_give_what_numpy_gives_at_once(values, where):
 
 @settings(deadline=None)
 @given(st.lists(hnp.arrays(np.uint8, (3, 4, 3)), min_size=1, max_size=5), cuts)
-def test_pictures_in_any_pieces_give_what_numpy_gives_at_once(pictures, where):
+def test_images_in_any_pieces_give_what_numpy_gives_at_once(images, where):
     whole = LevelCounts()
-    for piece in in_parts(np.array(pictures), where):
+    for piece in in_parts(np.array(images), where):
         part = LevelCounts()
-        for picture in piece:
-            part.add(picture)
+        for image in piece:
+            part.add(image)
         whole.merge(part)
     found = whole.finish()
-    exact = np.array(pictures).reshape(-1, 3) / 255
-    assert found["count"].tolist() == [len(pictures)]
+    exact = np.array(images).reshape(-1, 3) / 255
+    assert found["count"].tolist() == [len(images)]
     assert found["mean"].shape == (3, 1, 1)
     for name, value in (
         ("min", exact.min(axis=0)),
@@ -71,10 +71,10 @@ def test_pictures_in_any_pieces_give_what_numpy_gives_at_once(pictures, where):
 
 
 def test_depth_stays_in_millimetres():
-    pictures = LevelCounts()
-    pictures.add(np.full((4, 5), 1200, np.uint16))
-    pictures.add(np.full((4, 5), 3400, np.uint16))
-    found = pictures.finish()
+    images = LevelCounts()
+    images.add(np.full((4, 5), 1200, np.uint16))
+    images.add(np.full((4, 5), 3400, np.uint16))
+    found = images.finish()
     assert found["mean"].tolist() == [[[2300.0]]]
     assert found["max"].tolist() == [[[3400.0]]]
 
@@ -128,9 +128,9 @@ def test_merging_leaves_the_parts_as_they_are():
     for value in (1.0, 3.0):
         numbers = Numbers()
         numbers.add(np.full((2, 1), value))
-        pictures = LevelCounts()
-        pictures.add(np.full((2, 2, 3), int(value), np.uint8))
-        parts.append({"n": numbers, "p": pictures})
+        images = LevelCounts()
+        images.add(np.full((2, 2, 3), int(value), np.uint8))
+        parts.append({"n": numbers, "p": images})
     whole = finish(merge(parts))
     assert whole["n"]["mean"].tolist() == [2.0]
     assert whole["p"]["count"].tolist() == [2]
@@ -153,14 +153,14 @@ def test_nothing_has_no_statistics():
         LevelCounts().finish()
 
 
-def test_pictures_of_another_kind_are_refused():
-    pictures = LevelCounts()
-    pictures.add(np.zeros((2, 2, 3), np.uint8))
+def test_images_of_another_kind_are_refused():
+    images = LevelCounts()
+    images.add(np.zeros((2, 2, 3), np.uint8))
     with pytest.raises(ArgumentError, match="channels"):
-        pictures.add(np.zeros((2, 2), np.uint16))
+        images.add(np.zeros((2, 2), np.uint16))
     with pytest.raises(ArgumentError, match="float32"):
-        pictures.add(np.zeros((2, 2, 3), np.float32))
-    assert pictures.finish()["count"].tolist() == [1]
+        images.add(np.zeros((2, 2, 3), np.float32))
+    assert images.finish()["count"].tolist() == [1]
 
 
 def test_several_cameras_at_once_have_the_statistics_of_each():
@@ -174,10 +174,10 @@ def test_several_cameras_at_once_have_the_statistics_of_each():
     counts = {}
     for key, feature in features.items():
         deep = feature.is_depth
-        pictures = random.integers(0, 256, (4, 6, 8) if deep else (4, 6, 8, 3))
+        images = random.integers(0, 256, (4, 6, 8) if deep else (4, 6, 8, 3))
         counts[key] = [LevelCounts(), LevelCounts()]
-        for number, picture in enumerate(pictures):
-            counts[key][number % 2].add(picture.astype(np.uint16 if deep else np.uint8))
+        for number, image in enumerate(images):
+            counts[key][number % 2].add(image.astype(np.uint16 if deep else np.uint8))
     found = cameras_stats(counts, features)
     assert list(found) != []
     for key, parts in counts.items():

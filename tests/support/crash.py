@@ -2,7 +2,7 @@
 
 ``killed`` runs a function in a process of its own and ends it with SIGKILL; ``append_for_ever`` is
 such a function; ``check_whole`` says whether what is on disk afterwards is a dataset, in every
-file of it. Every row and every picture follows from its episode and frame, so a test can tell
+file of it. Every row and every image follows from its episode and frame, so a test can tell
 whether it is the one that was written, bit for bit.
 """
 
@@ -75,20 +75,20 @@ def columns_of(episode: int) -> dict[str, np.ndarray]:
     return {"state": state.astype(np.float32), "noise": noise}
 
 
-def pictures_of(episode: int) -> list[np.ndarray]:
-    """Return the pictures of an episode; all cameras see the same."""
+def images_of(episode: int) -> list[np.ndarray]:
+    """Return the images of an episode; all cameras see the same."""
     found = []
     for frame in range(length_of(episode)):
-        picture = np.full((*SIZE, 3), (episode * 40 + frame * 10) % 256, np.uint8)
-        stamp(picture, episode, frame)
-        found.append(picture)
+        image = np.full((*SIZE, 3), (episode * 40 + frame * 10) % 256, np.uint8)
+        stamp(image, episode, frame)
+        found.append(image)
     return found
 
 
 def make_draft(appender: Appender, episode: int, scratch: Path) -> EpisodeDraft:
     """Return the draft of an episode; its videos are written into ``scratch``."""
     info = appender.info
-    pictures, videos = pictures_of(episode), {}
+    images, videos = images_of(episode), {}
     seen = {key: LevelCounts() for key in info.video_keys}
     for key in info.video_keys:
         path = scratch / f"{uuid.uuid4().hex}.mp4"
@@ -96,14 +96,14 @@ def make_draft(appender: Appender, episode: int, scratch: Path) -> EpisodeDraft:
         with VideoEncoder(
             path, fps=info.fps, width=width, height=height, settings=_SETTINGS
         ) as video:
-            for picture in pictures:
-                video.add(picture)
-                seen[key].add(picture)
+            for image in images:
+                video.add(image)
+                seen[key].add(image)
         videos[key] = path
     columns = columns_of(episode)
-    tasks = [TASKS[episode % len(TASKS)]] * len(pictures)
+    tasks = [TASKS[episode % len(TASKS)]] * len(images)
     every = {**columns, **appender.default_columns(tasks)}
-    stats = finish(episode_stats(info.features, every, pictures=seen))
+    stats = finish(episode_stats(info.features, every, images=seen))
     histograms = {key: counted.histogram() for key, counted in seen.items()}
     return EpisodeDraft(columns, tasks, videos, {}, stats, histograms)
 
@@ -208,15 +208,15 @@ def kill_again_and_again(
         )
         assert reports == list(range(there, there + len(reports))), (there, reports)
         safe = there + len(reports)
-        there = episodes_in(root, check=check or check_whole, pictures_from=max(0, safe - 4))
+        there = episodes_in(root, check=check or check_whole, images_from=max(0, safe - 4))
         assert there in (safe, safe + 1), (safe, there)
     return there
 
 
-def episodes_in(root: Path, *, check: Callable[..., int], pictures_from: int) -> int:
+def episodes_in(root: Path, *, check: Callable[..., int], images_from: int) -> int:
     """Return what ``check`` returns, and 0 where there is no episode yet."""
     try:
-        return check(root, pictures_from=pictures_from)
+        return check(root, images_from=images_from)
     except MetadataError as error:
         if error.what != "The dataset has no episodes yet.":
             raise
@@ -236,14 +236,14 @@ def files_may_not_grow(beyond: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def check_whole(root: Path, *, pictures_from: int = 0) -> int:
+def check_whole(root: Path, *, images_from: int = 0) -> int:
     """Open a dataset of ``make_draft``'s episodes; return how many there are.
 
     What a kill has left in the middle of a commit is finished first; a living writer does that.
 
     Args:
         root: The dataset's folder.
-        pictures_from: Look at the pictures of the episodes from this one on.
+        pictures_from: Look at the images of the episodes from this one on.
 
     Raises:
         AssertionError: Two files disagree about what there is, or something is not as written.
@@ -265,22 +265,22 @@ def check_whole(root: Path, *, pictures_from: int = 0) -> int:
     _check_histograms(root, lengths, dataset.info)
     _check_tables(root, lengths)
     _check_videos(root, lengths, dataset.info)
-    for episode in range(pictures_from, count):
+    for episode in range(images_from, count):
         _check_episode(dataset, episode)
     return count
 
 
-def check_rows(root: Path, *, pictures_from: int = 0) -> int:
+def check_rows(root: Path, *, images_from: int = 0) -> int:
     """Open a dataset of ``make_draft``'s episodes, in any layout; return how many there are.
 
     What a kill has left in the middle of a commit is finished first, as for ``check_whole``.
 
     Args:
         root: The dataset's folder.
-        pictures_from: Look at the pictures of the episodes from this one on.
+        pictures_from: Look at the images of the episodes from this one on.
 
     Raises:
-        AssertionError: A row or a picture is not as written.
+        AssertionError: A row or an image is not as written.
         MetadataError: There is no episode.
     """
     if not is_held(root):
@@ -293,7 +293,7 @@ def check_rows(root: Path, *, pictures_from: int = 0) -> int:
     for key in ("state", "noise"):
         expected = np.concatenate([columns_of(episode)[key] for episode in range(count)])
         assert np.array_equal(found[key], expected), key
-    for episode in range(pictures_from, count):
+    for episode in range(images_from, count):
         _check_episode(dataset, episode)
     return count
 

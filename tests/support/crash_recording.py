@@ -12,7 +12,7 @@ from typing import Any
 
 from demoreel.record import Recorder, create, resume
 from demoreel.record.spec import RecordLayout
-from support.crash import TASKS, columns_of, crash_info, length_of, pictures_of
+from support.crash import TASKS, columns_of, crash_info, images_of, length_of
 
 _EPISODE_S = 0.05  # about as long as one takes
 
@@ -108,8 +108,8 @@ def _kill_encoder(recorder: Recorder, camera: str) -> None:
 
 def add_crash_frames(recorder: Recorder, episode: int) -> None:
     """Add the frames of an episode, which follow from its number."""
-    columns, pictures = columns_of(episode), pictures_of(episode)
+    columns, images = columns_of(episode), images_of(episode)
     for frame in range(length_of(episode)):
         values: dict[str, Any] = {key: column[frame] for key, column in columns.items()}
-        values |= dict.fromkeys(recorder.info.video_keys, pictures[frame])
+        values |= dict.fromkeys(recorder.info.video_keys, images[frame])
         recorder.add_frame(values, task=TASKS[episode % len(TASKS)])

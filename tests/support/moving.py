@@ -1,6 +1,6 @@
 """Datasets of an arm that moves as arms do: smooth, everywhere, its state a little behind.
 
-Made for checks of motion, of pictures and of copies: nothing in them is out of the ordinary unless
+Made for checks of motion, of images and of copies: nothing in them is out of the ordinary unless
 ``change`` or ``picture`` makes it so.
 """
 
@@ -29,8 +29,8 @@ Columns = dict[str, np.ndarray]
 Change = Callable[[int, Columns], Columns]
 """Gets an episode's number and its columns; returns other columns, which may be shorter."""
 
-Picture = Callable[[int, int, np.ndarray], np.ndarray]
-"""Gets an episode's number, a frame's and its picture; returns another picture."""
+Image = Callable[[int, int, np.ndarray], np.ndarray]
+"""Gets an episode's number, a frame's and its image; returns another image."""
 
 
 def make_moving(
@@ -40,7 +40,7 @@ def make_moving(
     fps: int = 10,
     films: bool = False,
     change: Change = lambda episode, columns: columns,
-    picture: Picture = lambda episode, frame, picture: picture,
+    image: Image = lambda episode, frame, image: image,
     names: tuple[str, str] = ("action", "observation.state"),
     capture_times: bool = True,
     seed: int = 0,
@@ -53,7 +53,7 @@ def make_moving(
         fps: Frames per second.
         films: Whether there is a camera; each episode then has a video of its own.
         change: Changes an episode's columns before they are written.
-        picture: Changes pictures before they are encoded.
+        image: Changes images before they are encoded.
         names: What action and state are called.
         capture_times: Whether to note when rows were captured.
         seed: Of the movements.
@@ -71,14 +71,14 @@ def make_moving(
             videos, seen = {}, {}
             if films:
                 file = Path(scratch) / f"{episode}.mp4"
-                pictures = [
-                    picture(episode, frame, view(columns[names[1]][frame], episode))
+                images = [
+                    image(episode, frame, view(columns[names[1]][frame], episode))
                     for frame in range(frames)
                 ]
-                videos, seen = {FRONT: file}, {FRONT: film(file, pictures, fps=fps)}
+                videos, seen = {FRONT: file}, {FRONT: film(file, images, fps=fps)}
             tasks = ["wave"] * frames
             every = {**columns, **writer.default_columns(tasks)}
-            gathered.append(episode_stats(info.features, every, pictures=seen))
+            gathered.append(episode_stats(info.features, every, images=seen))
             writer.append(EpisodeDraft(columns, tasks, videos, stats=finish(gathered[-1])))
         writer.commit(stats=finish(merge(gathered)))
     return Path(path)
@@ -108,33 +108,33 @@ def view(state: np.ndarray, episode: int) -> np.ndarray:
     """Return what the camera sees: blocks that move with the joints, before a scene."""
     height, width = SIZE
     ramp = np.arange(width)[None, :, None] + np.arange(height)[:, None, None]
-    picture = np.broadcast_to((ramp + 23 * episode) % 120 + 40, (height, width, 3)).astype(np.uint8)
+    image = np.broadcast_to((ramp + 23 * episode) % 120 + 40, (height, width, 3)).astype(np.uint8)
     for joint, (across, down) in enumerate(zip(state[::2], state[1::2], strict=True)):
         left = int(np.clip((across + 4) / 8, 0, 1) * (width - 16))
         top = int(np.clip((down + 4) / 8, 0, 1) * (height - 16))
-        picture[top : top + 16, left : left + 16] = 220 - 60 * joint
-    return picture
+        image[top : top + 16, left : left + 16] = 220 - 60 * joint
+    return image
 
 
 def film(
     path: Path,
-    pictures: Sequence[np.ndarray],
+    images: Sequence[np.ndarray],
     *,
     fps: float,
     codec: Codec = "h264",
     crf: int = 20,
     gop: int = 10,
 ) -> LevelCounts:
-    """Encode pictures into a video in this place; return their statistics."""
+    """Encode images into a video in this place; return their statistics."""
     path.unlink(missing_ok=True)
     seen = LevelCounts()
-    height, width = pictures[0].shape[:2]
+    height, width = images[0].shape[:2]
     preset = "ultrafast" if codec == "h264" else None
     settings = VideoSettings(codec=codec, pix_fmt="yuv420p", gop=gop, crf=crf, preset=preset)
     with VideoEncoder(path, fps=fps, width=width, height=height, settings=settings) as video:
-        for picture in pictures:
-            seen.add(picture)
-            video.add(picture)
+        for image in images:
+            seen.add(image)
+            video.add(image)
     return seen
 
 

@@ -21,8 +21,8 @@ from demoreel.layouts.persisted_files import (
     spill_path,
 )
 from demoreel.media.encode import VideoEncoder
+from demoreel.media.image_encode import ImageCodec, encode_image
 from demoreel.media.packet_file import PacketFile
-from demoreel.media.picture_encode import PictureCodec, encode_picture
 from demoreel.media.settings import LOSSLESS_DEPTH, VideoSettings
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
 from demoreel.stats.running import LevelCounts
@@ -41,13 +41,13 @@ def leave_persisted(
 ) -> Path:
     """Leave an episode in a dataset as a recorder that was killed does; return its folder.
 
-    Where they are large enough, pictures are stamped with ``episode`` and their frame.
+    Where they are large enough, images are stamped with ``episode`` and their frame.
 
     Args:
         root: The dataset's folder.
         frames: How many frames.
         task: Their task.
-        episode: What pictures are stamped with, and what numbers are.
+        episode: What images are stamped with, and what numbers are.
         encoded: How many of the frames are encoded.
         note: What texts are.
         **settings: Of the encoders, as the manifest is to say: not checked.
@@ -68,7 +68,7 @@ def leave_persisted(
         pictures, counted = _pictures(info.features[key], frames, episode), LevelCounts()
         for picture in pictures:
             counted.add(picture)
-        images[key] = [encode_picture(picture, PictureCodec("png")) for picture in pictures]
+        images[key] = [encode_image(picture, ImageCodec("png")) for picture in pictures]
         counts[key] = {"count": frames, "levels": counted.histogram().tolist()}
     digest = write_rows(folder / ROWS, PersistedRows([task] * frames, columns, images), info)
     cameras = [
@@ -96,7 +96,7 @@ def _camera(
     fps: float,
     settings: dict[str, Any],
 ) -> dict[str, Any]:
-    height, width, _ = feature.picture_shape
+    height, width, _ = feature.image_shape
     default = VideoSettings(codec="h264", preset="ultrafast")
     known = asdict(LOSSLESS_DEPTH if feature.is_depth else default)
     spill_path(base).write_bytes(b"".join(p.tobytes() for p in pictures[encoded:]))
@@ -120,7 +120,7 @@ def _camera(
 def _encode(
     base: Path, pictures: list[np.ndarray], fps: float, settings: VideoSettings
 ) -> np.ndarray:
-    """Note the packets of these pictures, and return their levels."""
+    """Note the packets of these images, and return their levels."""
     seen, height, width = LevelCounts(), *pictures[0].shape[:2]
     log, video = PacketFile(packets_path(base), keep=0), base.with_suffix(".made")
     with VideoEncoder(
@@ -135,7 +135,7 @@ def _encode(
 
 
 def _pictures(feature: Feature, frames: int, episode: int) -> list[np.ndarray]:
-    height, width, _ = feature.picture_shape
+    height, width, _ = feature.image_shape
     found: list[np.ndarray] = []
     for frame in range(frames):
         if feature.is_depth:

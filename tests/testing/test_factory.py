@@ -20,8 +20,8 @@ FRAMES = [(episode, frame) for episode in range(3) for frame in range(20)]
 
 def stamps_of(video):
     with av.open(str(video)) as container:
-        pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    return [tuple(read_stamp(picture)) for picture in pictures]
+        images = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    return [tuple(read_stamp(image)) for image in images]
 
 
 def table_of(root):
@@ -48,7 +48,7 @@ def checksums(root):
         {"pix_fmt": "yuv444p", "cameras": {"observation.images.cam0": (49, 67)}},
     ],
 )
-def test_every_picture_says_where_it_belongs(tmp_path, options):
+def test_every_image_says_where_it_belongs(tmp_path, options):
     root = make_dataset(tmp_path / "dataset", **options)
     assert stamps_of(root / "videos/observation.images.cam0/chunk-000/file-000.mp4") == FRAMES
 
@@ -70,13 +70,13 @@ def test_image_and_depth_cameras_are_stamped_too(tmp_path):
         tmp_path / "dataset", image_cameras={still: (48, 80)}, depth_cameras={depth: (64, 96)}
     )
     encoded = [row["bytes"] for row in table_of(root)[still].to_pylist()]
-    pictures = [np.asarray(Image.open(io.BytesIO(data))) for data in encoded]
-    assert {picture.shape for picture in pictures} == {(48, 80, 3)}
-    assert [tuple(read_stamp(picture)) for picture in pictures] == FRAMES
+    images = [np.asarray(Image.open(io.BytesIO(data))) for data in encoded]
+    assert {image.shape for image in images} == {(48, 80, 3)}
+    assert [tuple(read_stamp(image)) for image in images] == FRAMES
     with av.open(str(root / f"videos/{depth}/chunk-000/file-000.mp4")) as container:
         codes = [frame.to_ndarray() for frame in container.decode(video=0)]
     millimetres = [depth_table(DepthCode())[code] for code in codes]
-    assert [tuple(read_stamp(picture)) for picture in millimetres] == FRAMES
+    assert [tuple(read_stamp(image)) for image in millimetres] == FRAMES
     stats = json.loads((root / "meta/stats.json").read_text())
     assert stats[depth]["max"] == [[[4000.0]]]
     assert np.shape(stats[still]["mean"]) == (3, 1, 1)
@@ -145,7 +145,7 @@ def test_the_same_arguments_give_the_same_dataset(tmp_path, layout):
         ({"layout": "v4.0"}, ArgumentError, "layout"),
         ({"codec": "h265"}, ArgumentError, "codec"),
         ({"episodes": 0}, ArgumentError, "at least one episode"),
-        ({"episodes": [3, 0]}, VideoError, "No pictures"),
+        ({"episodes": [3, 0]}, VideoError, "No frames"),
         ({"features": {"x": {"dtype": "complex64", "shape": [1]}}}, MetadataError, "complex64"),
         ({"cameras": {"observation.images.cam": (65, 64)}}, VideoError, "odd"),
     ],

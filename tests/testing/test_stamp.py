@@ -14,7 +14,7 @@ numbers = st.integers(0, 2**20 - 1)
 sizes = st.sampled_from([(48, 64), (64, 64), (63, 65), (96, 128), (120, 160), (240, 320)])
 
 
-def busy_picture(height, width, seed):
+def busy_image(height, width, seed):
     """Noise of small and large scale: what a codec finds hardest."""
     rng = np.random.default_rng(seed)
     coarse = np.kron(rng.integers(0, 256, (8, 8, 3)), np.ones((height // 8 + 1, width // 8 + 1, 1)))
@@ -23,7 +23,7 @@ def busy_picture(height, width, seed):
 
 
 def stamped(height, width, episode, frame, seed=0):
-    picture = busy_picture(height, width, seed)
+    picture = busy_image(height, width, seed)
     stamp(picture, episode, frame)
     return picture
 
@@ -34,7 +34,7 @@ def test_what_is_stamped_is_read(episode, frame, size):
 
 
 @given(numbers, numbers, st.sampled_from(["hwc", "chw", "float", "batchless float chw", "depth"]))
-def test_every_form_of_a_picture_is_read(episode, frame, form):
+def test_every_form_of_an_image_is_read(episode, frame, form):
     picture = stamped(64, 96, episode, frame)
     if form == "chw":
         picture = picture.transpose(2, 0, 1)
@@ -80,7 +80,7 @@ def test_video_leaves_it_readable(tmp_path, codec, crf, size):
 
 
 def test_lowest_row_of_the_grid_is_left_alone():
-    before = busy_picture(64, 64, seed=1)
+    before = busy_image(64, 64, seed=1)
     after = before.copy()
     stamp(after, 5, 6)
     assert np.array_equal(before[56:], after[56:])
@@ -110,13 +110,13 @@ def test_a_blend_of_two_frames_is_neither(episode, frame):
     "picture",
     [
         np.zeros((64, 64, 3), np.uint8),
-        busy_picture(64, 64, seed=3),
+        busy_image(64, 64, seed=3),
         np.zeros((4, 4, 3)),
         np.zeros(9),
     ],
 )
-def test_a_picture_without_a_stamp_is_refused(picture):
-    with pytest.raises(ValueError, match=r"stamp|picture"):
+def test_an_image_without_a_stamp_is_refused(picture):
+    with pytest.raises(ValueError, match=r"stamp|image"):
         read_stamp(picture)
 
 

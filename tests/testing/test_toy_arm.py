@@ -7,14 +7,14 @@ from demoreel.testing.toy_arm import JOINTS, PICK, PUSH, TASKS, ToyArm
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 
 
-def red(picture):
+def red(image):
     """Rows and columns of the red cube's pixels."""
-    r, g, b = (picture[..., channel].astype(int) for channel in range(3))
+    r, g, b = (image[..., channel].astype(int) for channel in range(3))
     return np.argwhere((r > 150) & (g < 110) & (b < 110))
 
 
-def blue(picture):
-    r, g, b = (picture[..., channel].astype(int) for channel in range(3))
+def blue(image):
+    r, g, b = (image[..., channel].astype(int) for channel in range(3))
     return np.argwhere((b > 150) & (r < 110) & (g < 150))
 
 
@@ -81,8 +81,8 @@ def test_arms_with_one_seed_do_the_same_and_never_twice():
 
 def test_every_frame_is_the_callers_to_keep():
     frames = list(ToyArm(3).episode(PICK, 30))
-    pictures = {frame[FRONT].tobytes() for frame in frames}
-    assert len(pictures) == 30
+    images = {frame[FRONT].tobytes() for frame in frames}
+    assert len(images) == 30
 
 
 def test_wrong_arguments_are_refused():

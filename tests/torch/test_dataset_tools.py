@@ -82,8 +82,8 @@ def test_deleted_episodes_are_gone(dataset, home):
 
 
 def test_the_result_is_opened_as_its_source_was(path, tmp_path):
-    def doubled(picture):
-        return picture * 2
+    def doubled(image):
+        return image * 2
 
     windows = {"action": [0.0, 0.1], CAMERA: [-0.1, 0.0]}
     dataset = LeRobotDataset(
@@ -328,7 +328,7 @@ def test_a_dataset_that_is_being_recorded(tmp_path):
     recording.finalize()
 
 
-# ── Pictures ──────────────────────────────────────────────────────────────────────────────────────
+# ── Images ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class LikeLeRobots:
@@ -342,7 +342,7 @@ class LikeLeRobots:
     extra_options: dict[str, str] = {}  # noqa: RUF012
 
 
-def test_pictures_become_videos(tmp_path, home):
+def test_images_become_videos(tmp_path, home):
     path = make_dataset(
         tmp_path / "pictures",
         episodes=[6, 4],

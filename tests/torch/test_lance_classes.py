@@ -46,7 +46,7 @@ def opened(root, **options):
         {"return_uint8": True, "delta_timestamps": WINDOWS},
         {"return_uint8": True, "episodes": [3, 1]},
         {"return_uint8": True, "episode_filter": lambda row: row["length"] > 260},
-        {"image_transforms": lambda picture: picture[..., :2, :2]},
+        {"image_transforms": lambda image: image[..., :2, :2]},
     ],
     ids=["floats", "windows", "episodes", "filtered", "transformed"],
 )

@@ -14,7 +14,7 @@ from demoreel.errors import ArgumentError, DemoreelWarning, MissingExtraError, P
 from demoreel.layouts.detect import open_reader
 from demoreel.torch import LeRobotLanceDataset
 from demoreel.torch import device as device_module
-from demoreel.torch.device import DevicePictures, chosen_device
+from demoreel.torch.device import DeviceImages, chosen_device
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 CPU = torch.device("cpu")
@@ -62,12 +62,12 @@ def by_libjpeg(encoded):
     ]
 
 
-def test_pictures_by_another_decoder_are_the_same(fixtures):
+def test_images_by_another_decoder_are_the_same(fixtures):
     ds = demoreel.open(fixtures / "kitchen_lance_frames")
-    pictures = DevicePictures(ds.reader, ds.cameras, device=CPU, decode_jpegs=by_libjpeg)
+    images = DeviceImages(ds.reader, ds.cameras, device=CPU, decode_jpegs=by_libjpeg)
     for rows in ([3], [0, 1, 2], [9, 4, 4, 122, 0, 9]):
         for camera in (FRONT, WRIST):
-            got = pictures.read(np.array(rows), camera)
+            got = images.read(np.array(rows), camera)
             assert got.dtype == torch.uint8
             np.testing.assert_array_equal(got.numpy(), ds.batch(rows)[camera])
 
@@ -80,7 +80,7 @@ def test_each_jpeg_is_decoded_once_and_all_in_one_call(fixtures):
         calls.append(len(encoded))
         return by_libjpeg(encoded)
 
-    DevicePictures(ds.reader, ds.cameras, device=CPU, decode_jpegs=counting).read(
+    DeviceImages(ds.reader, ds.cameras, device=CPU, decode_jpegs=counting).read(
         np.array([5, 5, 7, 5]), FRONT
     )
     assert calls == [2]
@@ -91,12 +91,12 @@ def test_other_codecs_and_scaling_are_the_cpus_work(fixtures):
         raise AssertionError("this is not for the device")
 
     png = demoreel.open(fixtures / "kitchen_images_v30")
-    got = DevicePictures(png.reader, [FRONT], device=CPU, decode_jpegs=never).read(
+    got = DeviceImages(png.reader, [FRONT], device=CPU, decode_jpegs=never).read(
         np.array([2, 0]), FRONT
     )
     np.testing.assert_array_equal(got.numpy(), png.batch([2, 0])[FRONT])
     small = demoreel.open(fixtures / "kitchen_lance_frames", image_size=(24, 32))
-    got = DevicePictures(small.reader, [FRONT], device=CPU, size=(24, 32), decode_jpegs=never).read(
+    got = DeviceImages(small.reader, [FRONT], device=CPU, size=(24, 32), decode_jpegs=never).read(
         np.array([2, 0]), FRONT
     )
     np.testing.assert_array_equal(got.numpy(), small.batch([2, 0])[FRONT])
@@ -107,14 +107,14 @@ def test_what_the_device_cannot_decode_is_tried_by_the_cpu(fixtures):
         raise RuntimeError("not for me")
 
     ds = demoreel.open(fixtures / "kitchen_lance_frames")
-    got = DevicePictures(ds.reader, [WRIST], device=CPU, decode_jpegs=fails).read(
+    got = DeviceImages(ds.reader, [WRIST], device=CPU, decode_jpegs=fails).read(
         np.array([8, 1]), WRIST
     )
     np.testing.assert_array_equal(got.numpy(), ds.batch([8, 1])[WRIST])
 
 
 class Damaged:
-    """A layout one of whose pictures is cut off."""
+    """A layout one of whose images is cut off."""
 
     def __init__(self, root):
         self._reader = open_reader(root)
@@ -127,11 +127,11 @@ class Damaged:
         return [data[:40] if row == 30 else data for row, data in zip(rows, found, strict=True)]
 
 
-def test_a_damaged_picture_is_named(fixtures):
+def test_a_damaged_image_is_named(fixtures):
     reader = Damaged(fixtures / "kitchen_lance_frames")
-    pictures = DevicePictures(reader, [FRONT], device=CPU, decode_jpegs=by_libjpeg)
+    images = DeviceImages(reader, [FRONT], device=CPU, decode_jpegs=by_libjpeg)
     with pytest.raises(PictureError) as caught:
-        pictures.read(np.array([29, 30]), FRONT)
+        images.read(np.array([29, 30]), FRONT)
     assert caught.value.where["episode"] == 1
     assert caught.value.where["frame"] == 7
     assert caught.value.where["camera"] == FRONT

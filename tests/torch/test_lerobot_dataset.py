@@ -105,9 +105,9 @@ def test_delta_timestamps_and_indices(root):
 def test_image_transforms(root):
     calls = []
 
-    def invert(picture):
-        calls.append(picture.shape)
-        return 1 - picture
+    def invert(image):
+        calls.append(image.shape)
+        return 1 - image
 
     ds = LeRobotDataset("me/made", root=root, image_transforms=invert)
     plain = LeRobotDataset("me/made", root=root)

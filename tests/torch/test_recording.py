@@ -19,10 +19,10 @@ FEATURES = {
 
 
 def frame(episode, number):
-    picture = np.full((48, 64, 3), 90, np.uint8)
-    stamp(picture, episode, number)
+    image = np.full((48, 64, 3), 90, np.uint8)
+    stamp(image, episode, number)
     state = np.array([episode, number], np.float32)
-    return {"observation.state": state, FRONT: picture, "task": "pick"}
+    return {"observation.state": state, FRONT: image, "task": "pick"}
 
 
 def test_a_script_written_for_lerobot_records(tmp_path):
@@ -91,7 +91,7 @@ def test_a_name_that_would_leave_the_home_is_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_videos_pictures_are_kept_bit_for_bit(tmp_path):
+def test_without_videos_images_are_kept_bit_for_bit(tmp_path):
     ds = LeRobotDataset.create(
         "me/task", 30, FEATURES, root=tmp_path / "ds", use_videos=False, capture_times=False
     )

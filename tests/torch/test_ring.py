@@ -23,14 +23,14 @@ def root(tmp_path_factory):
     return make_dataset(
         tmp_path_factory.mktemp("ring") / "made",
         episodes=[60, 60],
-        cameras={CAMERA: (192, 256)},  # 8 pictures are 1.1 MB: worth a block
+        cameras={CAMERA: (192, 256)},  # 8 images are 1.1 MB: worth a block
         gop=4,
     )
 
 
 def check(batch):
-    for place, picture in enumerate(batch[CAMERA]):
-        seen = read_stamp(picture.numpy())
+    for place, image in enumerate(batch[CAMERA]):
+        seen = read_stamp(image.numpy())
         assert seen.episode == batch["episode_index"][place].item()
         assert seen.frame == batch["frame_index"][place].item()
 
@@ -60,7 +60,7 @@ def test_blocks_are_used_again(root, method, as_uint8):
     gc.collect()
 
 
-def test_batches_that_are_kept_keep_their_pictures(root):
+def test_batches_that_are_kept_keep_their_images(root):
     ds = LeRobotDataset("me/made", root=root, return_uint8=True)
     kept = list(DataLoader(ds, batch_size=8, num_workers=1))  # more than a ring has blocks
     for batch in kept:

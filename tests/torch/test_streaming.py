@@ -38,7 +38,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory):
-    """A dataset without pictures, for what is about order only."""
+    """A dataset without images, for what is about order only."""
     return make_dataset(tmp_path_factory.mktemp("stream") / "numbers", episodes=LENGTHS, cameras=0)
 
 
@@ -69,7 +69,7 @@ class TestItems:
         if layout == "lance-video":
             demoreel.convert(root, tmp_path / "lance", to=layout)
             root = tmp_path / "lance"
-        options = {"delta_timestamps": WINDOWS, "image_transforms": lambda picture: 1 - picture}
+        options = {"delta_timestamps": WINDOWS, "image_transforms": lambda image: 1 - image}
         ds = LeRobotDataset("me/made", root, **options)
         found = list(StreamingLeRobotDataset("me/made", root, **options))
         assert sorted(frames_of(found)) == list(range(24))

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from demoreel.check.clips import LocatedVideo, located_videos
-from demoreel.check.deep_decode import Damage, FrameRun, Job, picture_job, video_runs
+from demoreel.check.deep_decode import Damage, FrameRun, Job, image_job, video_runs
 from demoreel.check.deep_watch import MOMENTS, Levels, Watched, joined
 from demoreel.check.look import Look
 from demoreel.check.motion_measure import as_signal, runs
 from demoreel.check.rows import cores
 from demoreel.errors import DemoreelError, PictureError, refuse_shortage
 from demoreel.media.decode import Decoder
-from demoreel.media.pictures import decode_depth_picture, decode_picture
+from demoreel.media.images import decode_depth_image, decode_image
 from demoreel.read.in_order import one_by_one
 
 _IMAGES_AT_ONCE = 128  # from tables
@@ -156,17 +156,17 @@ def _jobs_of_tables(look: Look, camera: str, levels: Levels) -> Iterator[tuple[_
                 break  # its table is broken, which the checks of tables report
             if first == 0 and reader.info.features[camera].is_depth and encoded:
                 _check_depth(look, camera, episode, file, encoded[0])
-            yield source, picture_job(first, encoded, moments_of(length), levels)
+            yield source, image_job(first, encoded, moments_of(length), levels)
 
 
 def _check_depth(look: Look, camera: str, episode: int, file: str, data: bytes) -> None:
     """Report a depth camera whose images decode, but not as depth."""
     try:
-        decode_picture(data)
+        decode_image(data)
     except PictureError:
         return  # that it does not decode is another finding
     try:
-        channels = np.atleast_3d(decode_depth_picture(data)).shape[2]
+        channels = np.atleast_3d(decode_depth_image(data)).shape[2]
         said = f"An image has {channels} channels; depth has one."
     except PictureError as error:
         channels, said = 0, error.what
@@ -245,7 +245,7 @@ def _declared_size(look: Look, camera: str) -> tuple[int, int] | None:
     reader = look.reader
     if reader is None or camera not in reader.info.features or not reader.in_tables(camera):
         return None
-    return reader.info.features[camera].picture_shape[:2]
+    return reader.info.features[camera].image_shape[:2]
 
 
 def _episodes_of(look: Look, source: _FrameSource, seen: Watched) -> Iterator[_EpisodeFrames]:

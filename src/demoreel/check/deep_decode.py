@@ -1,4 +1,4 @@
-"""Decoding every picture once, in long runs, some runs at a time.
+"""Decoding every image once, in long runs, some runs at a time.
 
 A run is a few hundred frames that begin with a keyframe: long enough that codecs are not started
 anew all the time, short enough that two threads share one video. What a run brings back are a few
@@ -14,8 +14,8 @@ import numpy as np
 
 from demoreel.check.deep_watch import Levels, Watch, Watched, luma_of
 from demoreel.errors import DemoreelError, PictureError
-from demoreel.media.decode import Decoder, Stretch, group_frames
-from demoreel.media.pictures import decode_picture
+from demoreel.media.decode import Decoder, GopSpan, group_frames
+from demoreel.media.images import decode_image
 from demoreel.media.video import Video
 from demoreel.read.in_order import runs_of
 
@@ -34,7 +34,7 @@ class Damage:
         frame: The first of them, or the one that the codec stumbled over.
         lost: All of them.
         what: What the codec says.
-        is_missing: Whether it did not stumble, but gave fewer pictures than packets.
+        is_missing: Whether it did not stumble, but gave fewer images than packets.
     """
 
     frame: int
@@ -78,8 +78,8 @@ def _video_job(video: Video, frames: np.ndarray, wanted: list[int], levels: Leve
         for group in groups:
             shown: set[int] = set()
             try:
-                stretch = Stretch(video.index, video.file, video.name, group)
-                for number, frame in decoder.frames(stretch):
+                span = GopSpan(video.index, video.file, video.name, group)
+                for number, frame in decoder.frames(span):
                     shown.add(number)
                     seen.add(number, *luma_of(frame))
             except _BROKEN as error:
@@ -101,15 +101,15 @@ def _damage(error: Exception, lost: tuple[int, ...]) -> Damage:
     what = error.what if isinstance(error, DemoreelError) else f"{type(error).__name__}: {error}."
     said = error.where.get("frame") if isinstance(error, DemoreelError) else None
     frame = said if isinstance(said, int) else lost[0]
-    return Damage(frame, lost, what, "gave no picture" in what)
+    return Damage(frame, lost, what, "gave no frame" in what)
 
 
-def picture_job(first: int, encoded: list[bytes], wanted: Iterable[int], levels: Levels) -> Job:
-    """Return the job that decodes pictures from a table.
+def image_job(first: int, encoded: list[bytes], wanted: Iterable[int], levels: Levels) -> Job:
+    """Return the job that decodes images from a table.
 
     Args:
         first: The first one's number.
-        encoded: The pictures.
+        encoded: The images.
         wanted: Numbers of those whose appearance is noted.
         levels: See ``Watch``.
     """
@@ -119,7 +119,7 @@ def picture_job(first: int, encoded: list[bytes], wanted: Iterable[int], levels:
         damage = []
         for number, data in enumerate(encoded, first):
             try:
-                watch.add(number, decode_picture(data, on_desk=True))
+                watch.add(number, decode_image(data, on_desk=True))
             except PictureError as error:
                 damage.append(Damage(number, (number,), error.what))
         return FrameRun(watch.seen(), damage)

@@ -314,7 +314,7 @@ def _check_names(look: Look, feature: Feature) -> None:
 
 
 def _check_camera(look: Look, feature: Feature) -> None:
-    height, width, channels = feature.picture_shape
+    height, width, channels = feature.image_shape
     said = {"video.height": height, "video.width": width, "video.channels": channels}
     for name, declared in said.items():
         value = feature.info.get(name)

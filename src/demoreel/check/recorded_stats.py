@@ -62,8 +62,8 @@ def _check_kinds(look: Look, feature: Feature, kinds: dict[str, np.ndarray], fil
 def _sizes(feature: Feature) -> set[int]:
     """Return the sizes that writers give to statistics: of all, or of the last dimension."""
     if feature.is_camera:
-        # Old writers took a grey picture for a colour one; depth has one channel, declared as 3.
-        return {feature.picture_shape[2], 1, 3}
+        # Old writers took a grey image for a colour one; depth has one channel, declared as 3.
+        return {feature.image_shape[2], 1, 3}
     return {math.prod(feature.shape), feature.shape[-1] if feature.shape else 1}
 
 
@@ -88,7 +88,7 @@ def _impossible(kinds: dict[str, np.ndarray]) -> str | None:
 
 
 def _check_count(look: Look, feature: Feature, kinds: dict[str, np.ndarray], file: str) -> None:
-    """Compare the count with the frames. Pictures are sampled, so theirs may be smaller."""
+    """Compare the count with the frames. Images are sampled, so theirs may be smaller."""
     episodes, count = look.episodes, kinds.get("count")
     if count is None or count.size == 0 or episodes is None or not episodes.is_whole:
         return

@@ -150,7 +150,7 @@ def report_unreadable(look: Look, error: VideoError, **where: Any) -> None:
 def _check_as_declared(look: Look, feature: Feature, name: str, video: Video) -> None:
     codec = video.index.codec
     where: dict[str, Any] = {"camera": feature.key, "file": name}
-    height, width, _ = feature.picture_shape
+    height, width, _ = feature.image_shape
     if (codec.height, codec.width) != (height, width):
         look.found(
             "video-size",

@@ -15,7 +15,7 @@ from demoreel.cli.output import Output, console, count, duration, size
 if TYPE_CHECKING:
     from demoreel.convert.progress import Progress
     from demoreel.convert.report import ConvertReport
-    from demoreel.media.picture_encode import Subsampling
+    from demoreel.media.image_encode import Subsampling
 
 _STAGES = {
     "fetch": "fetching",
@@ -81,14 +81,14 @@ def convert(
         bool,
         typer.Option(
             "--exact",
-            help="Of v2.1: encode anew the group of pictures that an episode begins inside of.",
+            help="Of v2.1: encode anew the GOP that an episode begins inside of.",
         ),
     ] = False,
     picture_stats: Annotated[
         bool,
         typer.Option(
             "--picture-stats/--no-picture-stats",
-            help="Of v3.0 and v2.1: compute missing statistics of pictures by decoding them.",
+            help="Of v3.0 and v2.1: compute missing statistics of images by decoding them.",
         ),
     ] = True,
     skip_missing: Annotated[

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="cut",
-    help="Make a new dataset out of episodes of others: no picture is encoded again.",
+    help="Make a new dataset out of episodes of others: no image is encoded again.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -273,7 +273,7 @@ def trim(
         str, typer.Option("--key", metavar="KEY", help="For --idle: the feature that moves.")
     ] = "action",
 ) -> Cuts:
-    """Keep only a stretch of an episode, or only where something moves."""
+    """Keep only a span of an episode, or only where something moves."""
     if not idle and (episode is None or (start is None and stop is None)):
         raise ArgumentError("trim needs --episode with --start or --stop, or --idle.")
     made = _begun(path)

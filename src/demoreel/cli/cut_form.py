@@ -1,4 +1,4 @@
-"""How the result of a cut is to be: the options that decide whether pictures are encoded."""
+"""How the result of a cut is to be: the options that decide whether images are encoded."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ Cameras = Annotated[
 ]
 Images = Annotated[
     Literal["keep", "video"],
-    typer.Option("--images", help="What becomes of pictures that lie in the tables."),
+    typer.Option("--images", help="What becomes of images that lie in the tables."),
 ]
 RecomputeStats = Annotated[
     bool,
     typer.Option(
         "--recompute-stats",
-        help="Decode pictures whose statistics would be approximate otherwise.",
+        help="Decode images whose statistics would be approximate otherwise.",
     ),
 ]
 

@@ -78,7 +78,7 @@ def frame(
     depth = dataset.features[key].is_depth
     form = _checked_format(output, depth=depth)
     _check_target(output, out, overwrite=overwrite)
-    height, width, _ = dataset.features[key].picture_shape
+    height, width, _ = dataset.features[key].image_shape
     written = 0
     if not dry_run:
         image = next(frames)

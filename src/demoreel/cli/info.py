@@ -82,7 +82,7 @@ def _feature(feature: Feature) -> dict[str, Any]:
 
 
 def _camera(feature: Feature) -> dict[str, Any]:
-    height, width, channels = feature.picture_shape
+    height, width, channels = feature.image_shape
     return {
         "height": height,
         "width": width,

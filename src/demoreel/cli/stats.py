@@ -1,4 +1,4 @@
-"""``demoreel stats``: what the numbers and pictures of a dataset are like."""
+"""``demoreel stats``: what the numbers and images of a dataset are like."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stats(
     ] = False,
     pictures: Annotated[
         bool,
-        typer.Option("--pictures/--no-pictures", help="Whether to decode pictures for that."),
+        typer.Option("--pictures/--no-pictures", help="Whether to decode images for that."),
     ] = True,
     missing: Annotated[
         bool,
@@ -59,7 +59,7 @@ def stats(
     """Show a dataset's statistics, or compute them anew.
 
     Showing reads the metadata only; what is not exact is marked with ~. Computing reads all numbers
-    and decodes all pictures, and replaces the statistics in one step.
+    and decodes all images, and replaces the statistics in one step.
     """
     out = Output(json=json, quiet=quiet, debug=debug)
     if recompute:
@@ -218,7 +218,7 @@ def _recompute(out: Output, path: str, pictures: Any, jobs: int | None, dry_run:
     out.line(f"statistics of {path} {would or 'are '}computed anew")
     out.line(f"  numbers   {count(len(done.features), 'feature')}, {count(done.frames, 'frame')}")
     for key, frames in done.cameras.items():
-        out.line(f"  pictures  {key}: {count(frames, 'frame')} {would}decoded")
+        out.line(f"  images  {key}: {count(frames, 'frame')} {would}decoded")
     for key in done.left_out:
         out.note(f"{key} stays as it was: depth in fractions cannot be counted by level")
     for name in done.files:

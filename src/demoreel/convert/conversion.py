@@ -112,19 +112,18 @@ def form_of(reader: Reader, options: Options) -> Form:
         codec = options.image_codec or ("jpeg" if filmed else "source")
         if codec == "source" and filmed:
             raise ArgumentError(
-                f"The pictures of {filmed[0]!r} lie in videos: there are no source pictures to "
-                "keep.",
+                f"The images of {filmed[0]!r} lie in videos: there are no source images to keep.",
                 hint="choose jpeg, png or webp-lossless; or lance-video, which keeps the videos",
                 dataset=reader.root,
             )
     elif options.image_codec is not None:
         raise ArgumentError(
-            f"image_codec is for lance-frames; {to} keeps pictures and videos as they are.",
+            f"image_codec is for lance-frames; {to} keeps images and videos as they are.",
             hint="leave it out",
         )
     if to == "lance-video" and reader.info.cameras and not filmed:
         raise ArgumentError(
-            "This dataset's pictures lie in its tables; it has no videos for lance-video to keep.",
+            "This dataset's images lie in its tables; it has no videos for lance-video to keep.",
             hint="convert it to lance-frames",
             dataset=reader.root,
         )
@@ -224,7 +223,7 @@ class _Conversion:
             return error
         return FrameMismatchError(
             error.what,
-            hint="exact (--exact) encodes the group of pictures that it begins in anew",
+            hint="exact (--exact) encodes the GOP that it begins in anew",
             **error.where,
         )
 
@@ -239,13 +238,13 @@ class _Conversion:
     def _say_missing(self, cameras: list[str]) -> None:
         if cameras:
             names = ", ".join(cameras)
-            did = "computed from all pictures" if self.options.picture_stats else "missing still"
+            did = "computed from all images" if self.options.picture_stats else "missing still"
             self.notes.append(f"statistics of {names} were missing, and are {did}")
 
     @property
     def _besides(self) -> str:
         """What a conversion adds to a cut: neither is content with the other's result."""
-        return f"converted, picture statistics: {self.options.picture_stats}"
+        return f"converted, image statistics: {self.options.picture_stats}"
 
     def made_before(self, target: Path) -> bool:
         """Whether the target is the result of the same call, which was killed just after."""
@@ -376,7 +375,7 @@ class _Conversion:
 
 
 def _without_stats(reader: Reader) -> list[str]:
-    """Return the cameras whose pictures have no statistics by episode.
+    """Return the cameras whose images have no statistics by episode.
 
     Cost: reads the metadata of all episodes.
     """

@@ -7,13 +7,13 @@ from typing import Literal, get_args
 
 from demoreel.convert.progress import Report
 from demoreel.errors import ArgumentError
-from demoreel.media.picture_encode import CodecName, Subsampling
+from demoreel.media.image_encode import CodecName, Subsampling
 
 To = Literal["lance-video", "lance-frames", "lance-native", "v3.0", "v2.1"]
 """The layouts that are written."""
 
 Verify = Literal["full", "sample", "none"]
-"""How much is compared: all rows and pictures, some of them, or nothing."""
+"""How much is compared: all rows and images, some of them, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ class ConvertReport:
         videos: Videos.
         video_bytes: Their bytes.
         linked: Whether the videos stayed where they were; then the source must stay too.
-        image_codec: How pictures were encoded, for lance-frames.
+        image_codec: How images were encoded, for lance-frames.
         parts: Parts that the work was cut into.
         resumed_parts: Parts that a killed conversion had already written.
         bytes_written: Size of the target; 0 for a dry run.

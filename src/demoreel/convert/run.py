@@ -19,7 +19,7 @@ from demoreel.convert.report import ConvertReport
 from demoreel.errors import ArgumentError, DiskFullError
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.pending import refuse_waiting
-from demoreel.media.picture_encode import CodecName, Subsampling
+from demoreel.media.image_encode import CodecName, Subsampling
 from demoreel.storage.commit.replace import place_of_old, replacing_dataset
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.external import allow_external as allow
@@ -63,8 +63,8 @@ def convert(
     when it is whole, ``meta/info.json`` last: there is no dataset before. What is overwritten loses
     its ``meta/info.json`` first. After an interruption the same call goes on.
 
-    Cost: videos are copied at the speed of the disk, without a look at their pictures; for
-    lance-frames every picture is decoded and encoded, on all cores. Memory stays below 1 GB.
+    Cost: videos are copied at the speed of the disk, without a look at their images; for
+    lance-frames every image is decoded and encoded, on all cores. Memory stays below 1 GB.
     Verification reads everything once more, most of it while the disk writes.
 
     Args:
@@ -72,7 +72,7 @@ def convert(
         target: The folder to make; there may be an empty one. Or ``s3://bucket/path``, ``gs://``
             or ``az://``.
         to: ``lance-video`` (numbers in one table, the videos as they are in another),
-            ``lance-frames`` (a table with an encoded picture per camera in every row),
+            ``lance-frames`` (a table with an encoded image per camera in every row),
             ``lance-native`` (what lerobot reads itself), ``v3.0`` or ``v2.1``.
         in_place: Instead of ``target``: put the result in the source's place, when it is verified.
             The source is called ``NAME_old`` then.
@@ -82,19 +82,19 @@ def convert(
         link: Of lance-video and lance-native: leave the videos where they are, and point at
             them. Takes seconds, whatever their size; the source must stay then.
         image_codec: Of lance-frames: ``jpeg``; ``png`` or ``webp-lossless``, bit-exact; or
-            ``source``, which keeps the bytes of pictures that are encoded already. By default
+            ``source``, which keeps the bytes of images that are encoded already. By default
             ``source`` if no camera is a video, else ``jpeg``.
         jpeg_quality: 1 to 100.
         jpeg_subsampling: 0 is 4:4:4, 1 is 4:2:2, 2 is 4:2:0.
-        exact: Of v2.1: where an episode begins inside a group of pictures, encode that group anew,
+        exact: Of v2.1: where an episode begins inside a GOP, encode that group anew,
             so that its video has its own frames and no more. Such episodes are refused otherwise.
-        picture_stats: Of v3.0 and v2.1 made of v2.x: where statistics of pictures are missing,
-            decode all pictures of that camera and compute them. False leaves them out.
+        picture_stats: Of v3.0 and v2.1 made of v2.x: where statistics of images are missing,
+            decode all images of that camera and compute them. False leaves them out.
         skip_missing: Of v3.0 and v2.1 made of v2.x: leave episodes out whose files are missing.
         drop_audio: Leave the audio of videos out, and say so in ``info.json``. It is copied
             otherwise; lance-frames has no place for it, and refuses videos that have some.
         verify: Compare what was written with the source before it is shown: all rows and all bytes
-            of pictures (``full``, True), some of them (``sample``) or nothing (``none``, False).
+            of images (``full``, True), some of them (``sample``) or nothing (``none``, False).
         dry_run: Check everything and say what would be done; write nothing.
         jobs: Threads, or for v3.0 and v2.1 processes; by default as many as it pays to use.
         storage_options: Of sources and remote targets: as for ``demoreel.open``.
@@ -111,7 +111,7 @@ def convert(
         TargetExistsError: There is something at ``target``, or at ``NAME_old``.
         MetadataError: Two features would share a column in Lance.
         VideoError: A video is missing or broken.
-        FrameMismatchError: An episode begins inside a group of pictures, and v2.1 is wanted.
+        FrameMismatchError: An episode begins inside a GOP, and v2.1 is wanted.
         ConversionError: What was written is not what the source holds.
         DiskFullError: There is no room.
         DatasetBusyError: Another conversion to the same folder is running; or, in place, the

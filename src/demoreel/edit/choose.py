@@ -163,7 +163,7 @@ def by_task(cutlist: CutList) -> dict[str, tuple[Clip, ...]]:
 
 
 def moving_part(clip: Clip, reader: Reader, key: str, *, threshold: float, margin: float) -> Clip:
-    """Return a clip without the stretches at its ends in which a feature stands still.
+    """Return a clip without the spans at its ends in which a feature stands still.
 
     A clip in which nothing moves at all stays as it is: that is not for a threshold to decide.
 

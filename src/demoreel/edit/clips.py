@@ -32,7 +32,7 @@ TOGETHER: tuple[Together, ...] = ("strict", "common", "union")
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A stretch of one episode.
+    """A span of one episode.
 
     Attributes:
         source: Which of the cut list's sources.

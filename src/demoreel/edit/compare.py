@@ -9,8 +9,8 @@ import numpy as np
 
 from demoreel.errors import ConversionError
 from demoreel.layouts.base import Column, Reader
-from demoreel.media.picture_encode import PictureCodec
-from demoreel.read.pictures import Camera
+from demoreel.media.image_encode import ImageCodec
+from demoreel.read.cameras import Camera
 from demoreel.read.pool import DecodePool
 from demoreel.storage.same_bytes import Comparer
 from demoreel.storage.seekable import Bytes
@@ -66,7 +66,7 @@ def compare_frames(
     right: Reader,
     *,
     frames: int,
-    codec: PictureCodec | None,
+    codec: ImageCodec | None,
     check: Callable[[], None],
 ) -> tuple[int, float | None]:
     """Compare a sample of decoded frames, in all cameras.
@@ -77,11 +77,11 @@ def compare_frames(
         left: The source.
         right: What was made of it: the same frames, in the same order.
         frames: How many.
-        codec: How pictures were encoded; None if they were not.
+        codec: How images were encoded; None if they were not.
         check: Called now and then; may raise to stop.
 
     Returns:
-        How many pictures were compared, and the worst brightness PSNR where JPEG is in the way.
+        How many images were compared, and the worst brightness PSNR where JPEG is in the way.
 
     Raises:
         ConversionError: They are not the same, or not near enough.
@@ -98,12 +98,12 @@ def compare_frames(
             if not np.array_equal(mine, theirs, equal_nan=True):
                 raise differs("A decoded frame differs", camera=camera, dataset=left.root)
             continue
-        for row, picture, twin in zip(chosen.tolist(), mine, theirs, strict=True):
-            near = _luma_psnr(picture, twin)
+        for row, image, twin in zip(chosen.tolist(), mine, theirs, strict=True):
+            near = _luma_psnr(image, twin)
             worst = near if worst is None else min(worst, near)
             if near < _lowest_psnr(codec.quality):
                 raise differs(
-                    f"A picture is too far from its source ({near:.1f} dB)",
+                    f"An image is too far from its source ({near:.1f} dB)",
                     camera=camera,
                     row=row,
                     dataset=left.root,
@@ -112,14 +112,14 @@ def compare_frames(
 
 
 def _decoded(reader: Reader, camera: str, rows: np.ndarray, pool: DecodePool) -> np.ndarray:
-    """Return the pictures of these rows, and nothing else of them."""
+    """Return the images of these rows, and nothing else of them."""
     out, jobs = Camera(reader, reader.info.features[camera], None, "mm").plan(rows, np.empty)
     pool.run(jobs)
     return out
 
 
 def _luma_psnr(left: np.ndarray, right: np.ndarray) -> float:
-    """Return how near two pictures' brightness is, in dB; JPEG may coarsen colours at will."""
+    """Return how near two images' brightness is, in dB; JPEG may coarsen colours at will."""
     if left.shape != right.shape:
         return 0.0
     difference = np.tensordot(_LUMA, left.astype(np.float64) - right, axes=(0, 0))

@@ -180,7 +180,7 @@ class Cut:
         start: int | float | None = None,
         stop: int | float | None = None,
     ) -> Cut:
-        """Keep only a stretch of an episode.
+        """Keep only a range of an episode.
 
         Args:
             episode: The episode.
@@ -220,7 +220,7 @@ class Cut:
         threshold: float = 0.01,
         margin: float = 0.5,
     ) -> Cut:
-        """Trim the stretches at both ends of every episode in which nothing moves.
+        """Trim both ends of every episode in which nothing moves.
 
         Cost: reads one column of every episode.
 
@@ -398,7 +398,7 @@ class Cut:
     ) -> Rendered:
         """Write the dataset.
 
-        Cost: one copy of the clips' bytes; no picture is decoded, none is encoded, unless ``exact``
+        Cost: one copy of the clips' bytes; no image is decoded, none is encoded, unless ``exact``
         or a codec asks for it. The sources stay as they are, and the target is absent until it is
         whole. After a kill, Ctrl-C or a full disk, the same call goes on from the files that were
         finished.
@@ -420,14 +420,14 @@ class Cut:
             report: Called with the share of bytes that are written.
             form: How the result is to be; all of it is optional. ``layout`` (a video of v2.1 holds
                 one episode and nothing else, so that clips which begin or end inside a group of
-                pictures are refused there, unless they are to be exact);
+                images are refused there, unless they are to be exact);
                 ``data_files_size_in_mb``, ``video_files_size_in_mb`` (sizes at which a new file is
                 begun; the source's by default) and ``chunks_size`` (files in a chunk folder);
                 ``exact`` (clips carry no packets but their own: the frames before a clip's first
                 keyframe are encoded); ``fps`` (another frame rate); ``vcodec`` with ``crf``,
                 ``gop``, ``preset`` and ``pix_fmt`` (encode all ``cameras``, or those named);
-                ``images="video"`` (make videos of pictures in tables); ``recompute_stats``
-                (decode pictures whose statistics would be approximate); ``drop_audio`` (leave the
+                ``images="video"`` (make videos of images in tables); ``recompute_stats``
+                (decode images whose statistics would be approximate); ``drop_audio`` (leave the
                 audio of videos out, which is copied otherwise). See ``edit.target_info.Form``.
 
         Returns:
@@ -466,7 +466,7 @@ class Cut:
 
         Raises:
             ArgumentError: The cut has several sources, is not of a Lance dataset, or needs videos
-                or pictures to be written; nothing changed.
+                or images to be written; nothing changed.
             DatasetBusyError: Someone is recording to the dataset, or editing it.
             DiskFullError: There is no room; nothing changed.
             ConversionError: The result is not what the dataset held; nothing changed.

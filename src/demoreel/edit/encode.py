@@ -23,15 +23,15 @@ from demoreel.edit.video_plan import Blank, PacketTake, VideoPlan
 from demoreel.layouts.base import Reader
 from demoreel.layouts.base import VideoClip as Place
 from demoreel.media.colour import depth_codes
-from demoreel.media.decode import Decoder, Stretch, group_frames
+from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.encode import VideoEncoder
+from demoreel.media.images import decode_image
 from demoreel.media.mp4_write import PacketRun
-from demoreel.media.pictures import decode_picture
 from demoreel.media.settings import VideoSettings
 from demoreel.media.video import Video, open_video
 
 _BLACK_GOP = 128  # frames that are encoded once, and repeated
-_PICTURES_AT_ONCE = 64
+_IMAGES_AT_ONCE = 64
 _SIDE = 16
 _LOWEST_PSNR = 22.0
 
@@ -42,32 +42,32 @@ def encode_take(take: PacketTake, reader: Reader, key: str, path: Path, *, fps: 
     Raises:
         VideoError: A source's video is broken, or the encoder failed; there is no file then.
     """
-    pictures = _pictures(take, reader, key)
-    first = next(pictures)
+    images = _images(take, reader, key)
+    first = next(images)
     width, height = _width_and_height(first)
     with VideoEncoder(path, fps=fps, width=width, height=height, settings=take.settings) as out:
-        for picture in itertools.chain([first], pictures):
-            if isinstance(picture, np.ndarray):
-                out.add(picture)
+        for image in itertools.chain([first], images):
+            if isinstance(image, np.ndarray):
+                out.add(image)
             else:
-                out.add_frame(picture)
+                out.add_frame(image)
     return _all_of(open_video(path))
 
 
 def encode_blank(blank: Blank, path: Path, *, fps: float) -> list[PacketRun]:
-    """Encode one group of black pictures into a video, and return its packets, repeated."""
+    """Encode one group of black images into a video, and return its packets, repeated."""
     height, width = blank.size
-    picture = _black(blank.settings, blank.size)
+    image = _black(blank.settings, blank.size)
     with VideoEncoder(path, fps=fps, width=width, height=height, settings=blank.settings) as out:
         for _ in range(min(blank.count, _BLACK_GOP)):
-            out.add(picture)
+            out.add(image)
     run = _all_of(open_video(path))
     whole, rest = divmod(blank.count, len(run.packets))
     return [run] * whole + ([PacketRun(run.video, run.packets[:rest])] if rest else [])
 
 
 def _black(settings: VideoSettings, size: tuple[int, int]) -> np.ndarray:
-    """Return a black picture as ``VideoEncoder.add`` takes it; of depth, zeros."""
+    """Return a black image as ``VideoEncoder.add`` takes it; of depth, zeros."""
     if not settings.pix_fmt.startswith("gray"):
         return np.zeros((*size, 3), np.uint8)
     return np.zeros(size, np.uint8 if settings.pix_fmt == "gray" else np.uint16)
@@ -77,14 +77,14 @@ def _all_of(video: Video) -> PacketRun:
     return PacketRun(video, np.arange(len(video.index.offset), dtype=np.int32))
 
 
-def _width_and_height(picture: Any) -> tuple[int, int]:
-    if isinstance(picture, np.ndarray):
-        return picture.shape[1], picture.shape[0]
-    return picture.width, picture.height
+def _width_and_height(image: Any) -> tuple[int, int]:
+    if isinstance(image, np.ndarray):
+        return image.shape[1], image.shape[0]
+    return image.width, image.height
 
 
-def _pictures(take: PacketTake, reader: Reader, key: str) -> Iterator[Any]:
-    """Yield pictures as ``VideoEncoder`` takes them; as decoded where they must be alike."""
+def _images(take: PacketTake, reader: Reader, key: str) -> Iterator[Any]:
+    """Yield images as ``VideoEncoder`` takes them; as decoded where they must be alike."""
     if reader.in_tables(key):
         yield from _from_tables(take, reader, key)
         return
@@ -93,10 +93,10 @@ def _pictures(take: PacketTake, reader: Reader, key: str) -> Iterator[Any]:
     is_depth = take.settings.pix_fmt.startswith("gray")
     for frame, times in _decoded(video, take.frames, decoder):
         if take.alike and not is_depth:
-            picture: Any = frame
+            image: Any = frame
         else:
-            picture = depth_codes(frame) if is_depth else decoder.painter.packed(frame)
-        yield from itertools.repeat(picture, times)
+            image = depth_codes(frame) if is_depth else decoder.painter.packed(frame)
+        yield from itertools.repeat(image, times)
 
 
 def _decoded(video: Video, frames: Frames, decoder: Decoder) -> Iterator[tuple[Any, int]]:
@@ -104,8 +104,8 @@ def _decoded(video: Video, frames: Frames, decoder: Decoder) -> Iterator[tuple[A
     numbers, counts = np.unique(np.array(frames), return_counts=True)
     times = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
     for group in group_frames(video.index, numbers):
-        stretch = Stretch(video.index, video.file, video.name, group)
-        for number, frame in decoder.frames(stretch):
+        span = GopSpan(video.index, video.file, video.name, group)
+        for number, frame in decoder.frames(span):
             yield frame, times[number]
 
 
@@ -113,12 +113,12 @@ def _from_tables(take: PacketTake, reader: Reader, key: str) -> Iterator[np.ndar
     begin = int(reader.episodes.start[take.position])
     for some in _portions(take.frames):
         for data in reader.encoded(begin + np.array(some), key):
-            yield decode_picture(data)
+            yield decode_image(data)
 
 
 def _portions(frames: Frames) -> Iterator[Sequence[int]]:
-    for at in range(0, len(frames), _PICTURES_AT_ONCE):
-        yield frames[at : at + _PICTURES_AT_ONCE]
+    for at in range(0, len(frames), _IMAGES_AT_ONCE):
+        yield frames[at : at + _IMAGES_AT_ONCE]
 
 
 def is_encoded(of_camera: VideoPlan, clip: int, place: Place, frame: int) -> bool:
@@ -133,12 +133,12 @@ def shows_the_same(
 
     Depth must be the very same. Cost: decodes both.
     """
-    own = _picture(mine, frame)
+    own = _image(mine, frame)
     if reader.in_tables(key):
         row = int(reader.episodes.start[position]) + their_frame
-        other = decode_picture(reader.encoded(np.array([row]), key)[0])
+        other = decode_image(reader.encoded(np.array([row]), key)[0])
     else:
-        other = _picture(reader.clip(position, key), their_frame)
+        other = _image(reader.clip(position, key), their_frame)
     if own.shape != other.shape:
         return False
     if own.dtype == np.uint16:
@@ -147,24 +147,24 @@ def shows_the_same(
     return 10 * math.log10(255**2 / max(error, 1e-9)) >= _LOWEST_PSNR
 
 
-def _picture(place: Place, frame: int) -> np.ndarray:
+def _image(place: Place, frame: int) -> np.ndarray:
     video = place.video
     wanted = int(place.frames(np.array(frame)))
     decoder = Decoder()
-    stretch = Stretch(video.index, video.file, video.name, (wanted,))
-    for _, found in decoder.frames(stretch):
+    span = GopSpan(video.index, video.file, video.name, (wanted,))
+    for _, found in decoder.frames(span):
         if found.format.name.startswith("gray1"):
             return depth_codes(found).copy()
         return decoder.painter.packed(found).copy()
     raise AssertionError("a decoder gives what it is asked for, or an error")
 
 
-def _in_small(picture: np.ndarray) -> np.ndarray:
-    """Return averages of a picture's parts, 16 across and 16 down or fewer."""
-    height, width = picture.shape[:2]
+def _in_small(image: np.ndarray) -> np.ndarray:
+    """Return averages of an image's parts, 16 across and 16 down or fewer."""
+    height, width = image.shape[:2]
     rows = np.linspace(0, height, min(_SIDE, height) + 1).astype(int)[:-1]
     columns = np.linspace(0, width, min(_SIDE, width) + 1).astype(int)[:-1]
-    sums = np.add.reduceat(np.add.reduceat(picture.astype(np.float64), rows), columns, axis=1)
+    sums = np.add.reduceat(np.add.reduceat(image.astype(np.float64), rows), columns, axis=1)
     down = np.diff(np.append(rows, height))
     across = np.diff(np.append(columns, width))
     return np.asarray(sums / np.multiply.outer(down, across)[..., None])

@@ -25,7 +25,7 @@ class EncodePolicy:
     """How a camera gets into a result.
 
     Attributes:
-        settings: How all its pictures are encoded; None copies packets.
+        settings: How all its images are encoded; None copies packets.
         exact: Whether clips carry no packets but their own, and some frames are encoded for that.
     """
 
@@ -108,7 +108,7 @@ def _check_names(cameras: Mapping[str, Feature], form: Form) -> None:
             )
         if cameras[key].is_image and form.images != "video":
             raise ArgumentError(
-                f"The pictures of {key!r} lie in the tables.",
+                f"The images of {key!r} lie in the tables.",
                 hint="make a video of them: images='video' (--images video)",
             )
 
@@ -127,7 +127,7 @@ def as_encoded(feature: Feature, policy: EncodePolicy | None, fps: float) -> Fea
     """Return a camera as ``info.json`` will describe it."""
     if policy is None or policy.settings is None:
         return feature
-    height, width, _ = feature.picture_shape
+    height, width, _ = feature.image_shape
     said = policy.settings.feature_info(fps=fps, height=height, width=width)
     if feature.is_depth:
         said |= {name: value for name, value in feature.info.items() if name not in said}

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from demoreel.errors import VideoError
-from demoreel.media.decode import Decoder, Stretch
+from demoreel.media.decode import Decoder, GopSpan
 from demoreel.media.mp4 import Description, read_description
 from demoreel.media.mp4_boxes import box
 from demoreel.media.mp4_write import PacketRun
@@ -30,7 +30,7 @@ from demoreel.media.video import Video
 
 _CODECS: dict[str, Codec] = {"libdav1d": "av1", "h264": "h264", "hevc": "hevc", "vp9": "vp9"}
 
-# Chosen so that nobody sees the difference: 46 dB and more on pictures of robots' cameras.
+# Chosen so that nobody sees the difference: 46 dB and more on images of robots' cameras.
 _CRF: dict[Codec, int] = {"av1": 8, "h264": 10, "hevc": 8, "vp9": 10}
 _PRESET: dict[Codec, int | str] = {"av1": 8, "h264": "medium", "hevc": "fast", "vp9": 4}
 _GOP = 32
@@ -48,7 +48,7 @@ _PROFILES = {66: "baseline", 77: "main", 100: "high", 110: "high10", 122: "high4
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """A stretch of a video, divided.
+    """A span of a video, divided.
 
     Attributes:
         head: Frames to encode, in front.
@@ -64,7 +64,7 @@ class Division:
 
 
 class Divider:
-    """Divides stretches of one video; looks at its packet index once."""
+    """Divides spans of one video; looks at its packet index once."""
 
     def __init__(self, video: Video) -> None:
         self._video = video
@@ -115,23 +115,23 @@ def settings_like(video: Video, frame: int) -> VideoSettings:
     Raises:
         VideoError: There is no encoder here for such frames.
     """
-    stretch = Stretch(video.index, video.file, video.name, (frame,))
-    _, picture = next(iter(Decoder().frames(stretch)))
-    name = picture.format.name
+    span = GopSpan(video.index, video.file, video.name, (frame,))
+    _, image = next(iter(Decoder().frames(span)))
+    name = image.format.name
     codec = _CODECS.get(video.index.codec.name)
     if codec is None or name not in _FORMATS[codec]:
         raise VideoError(
             f"Frames cannot be encoded like this video's, {video.index.codec.name} {name}.",
-            hint="begin and end clips with groups of pictures, or encode the camera anew (vcodec)",
+            hint="begin and end clips with GOPs, or encode the camera anew (vcodec)",
             file=video.name,
         )
     if name == LOSSLESS_DEPTH.pix_fmt:
         return LOSSLESS_DEPTH
     options = {
-        "color_range": str(int(picture.color_range)),
-        "colorspace": str(int(picture.colorspace)),
-        "color_primaries": str(int(picture.color_primaries)),
-        "color_trc": str(int(picture.color_trc)),
+        "color_range": str(int(image.color_range)),
+        "colorspace": str(int(image.colorspace)),
+        "color_primaries": str(int(image.color_primaries)),
+        "color_trc": str(int(image.color_trc)),
     }
     if codec == "hevc":
         # Where a frame is a single block of 64, x265 gives other ones in every run, some of 20 dB.
@@ -198,13 +198,13 @@ class _Avc:
     Attributes:
         head: Version, profile, level, size of lengths.
         sequence: Its sequence parameter sets.
-        picture: Its picture parameter sets.
+        image: Its image parameter sets.
         rest: What some profiles have behind them.
     """
 
     head: bytes
     sequence: tuple[bytes, ...]
-    picture: tuple[bytes, ...]
+    image: tuple[bytes, ...]
     rest: bytes
 
     @classmethod
@@ -213,13 +213,13 @@ class _Avc:
         if len(content) < 7:
             raise ValueError("an H.264 header of no length")
         sequence, at = _sets(content, 6, content[5] & 0x1F)
-        picture, at = _sets(content, at + 1, content[at])
-        return cls(content[:5], sequence, picture, content[at:])
+        image, at = _sets(content, at + 1, content[at])
+        return cls(content[:5], sequence, image, content[at:])
 
     def to_bytes(self) -> bytes:
         """Return it as it lies in a file."""
         first = bytes([0xE0 | len(self.sequence)]) + _with_lengths(self.sequence)
-        second = bytes([len(self.picture)]) + _with_lengths(self.picture)
+        second = bytes([len(self.image)]) + _with_lengths(self.image)
         return self.head + first + second + self.rest
 
     def free_number(self) -> int | None:
@@ -227,16 +227,16 @@ class _Avc:
         if self.head[4] & 3 != _LENGTH_OF_FOUR:  # bytes of a unit's length: FFmpeg writes four
             return None
         taken = {_number(unit[4:]) for unit in self.sequence}
-        taken |= {_number(unit[1:]) for unit in self.picture}
+        taken |= {_number(unit[1:]) for unit in self.image}
         return next((n for n in range(1, _MOST_SETS + 1) if n not in taken), None)
 
     def joined(self, other: _Avc) -> _Avc:
         """Return a header with both headers' sets."""
         sequence = dict.fromkeys((*self.sequence, *other.sequence))
-        picture = dict.fromkeys((*self.picture, *other.picture))
+        image = dict.fromkeys((*self.image, *other.image))
         level = max(self.head[3], other.head[3])
         head = self.head[:3] + bytes([level]) + self.head[4:]
-        return replace(self, head=head, sequence=tuple(sequence), picture=tuple(picture))
+        return replace(self, head=head, sequence=tuple(sequence), image=tuple(image))
 
 
 def _sets(content: bytes, at: int, count: int) -> tuple[tuple[bytes, ...], int]:

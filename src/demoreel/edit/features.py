@@ -80,7 +80,7 @@ def _check_changes(source: Source, features: Mapping[str, Feature]) -> None:
 
 
 def _as_it_lies(reader: Reader, feature: Feature) -> Feature:
-    """Return a camera as what it is on disk: what was a video once may be pictures now."""
+    """Return a camera as what it is on disk: what was a video once may be images now."""
     if not feature.is_video or not reader.in_tables(feature.key):
         return feature
     if feature.is_depth:
@@ -121,7 +121,7 @@ def together(
     """Return the result's features, and those of them that some source lacks, masks included.
 
     Order, and names that only some sources give, do not matter. What means something else does:
-    numbers of another shape or order, pictures of another size.
+    numbers of another shape or order, images of another size.
 
     Raises:
         ArgumentError: The sources differ, and ``how`` does not say what to do; the message has a
@@ -167,7 +167,7 @@ def _agree(found: Sequence[Feature | None]) -> bool:
 
 def _meaning(feature: Feature) -> tuple[Any, ...]:
     if feature.is_camera:
-        return (feature.dtype, feature.picture_shape, feature.depth_code)
+        return (feature.dtype, feature.image_shape, feature.depth_code)
     return (feature.dtype, feature.shape)
 
 

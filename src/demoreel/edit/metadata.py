@@ -64,12 +64,12 @@ def write_metadata(
         inherited = inheriting.result()
     levels = inherit_levels(plan, inherited, dataset / histograms_name(FilePlace(0, 0)), facts)
     dropped: list[str] = []
-    pictures = {key: frame_stats(plan, key, inherited, levels[key], dropped) for key in cameras}
+    images = {key: frame_stats(plan, key, inherited, levels[key], dropped) for key in cameras}
     tasks = _used_tasks(plan, facts)
     details = task_details(plan.readers, [source.tasks for source in plan.cutlist.sources])
     facts = _with_other_stats(plan, facts, inherited, dropped)
     extra = _extra(plan, inherited, dropped)
-    whole = _whole_stats(plan, numbers, pictures, dropped)
+    whole = _whole_stats(plan, numbers, images, dropped)
     info = replace(plan.info, total_tasks=len(tasks))
     stats = meta / ("episodes_stats.jsonl" if is_v2 else "stats.json")
     if is_v2:
@@ -80,10 +80,10 @@ def write_metadata(
             tasks,
             details=details,
             stats=whole,  # what is known of no single episode
-            episode_stats=_stats_lines(plan, facts, pictures),
+            episode_stats=_stats_lines(plan, facts, images),
         )
     else:
-        episodes = _episodes(plan, facts, pictures, extra)
+        episodes = _episodes(plan, facts, images, extra)
         v3.write_metadata(meta, info, episodes, tasks, details=details, stats=whole)
     carry_files(
         plan.readers,
@@ -92,7 +92,7 @@ def write_metadata(
         same_features=plan.has_same_features,
         dropped=dropped,
     )
-    write_note(meta / NOTE, {key: p.approximate for key, p in pictures.items()}, stats=stats)
+    write_note(meta / NOTE, {key: p.approximate for key, p in images.items()}, stats=stats)
     return dropped
 
 
@@ -105,16 +105,16 @@ def _inherited(plan: Plan) -> list[Inherited]:
 
 
 def _whole_stats(
-    plan: Plan, numbers: Stats, pictures: Mapping[str, FrameStats], dropped: list[str]
+    plan: Plan, numbers: Stats, images: Mapping[str, FrameStats], dropped: list[str]
 ) -> Stats:
-    """Return the statistics of all: taken anew, of pictures, and what else still is true.
+    """Return the statistics of all: taken anew, of images, and what else still is true.
 
     Of v2.1, whose episodes have statistics of their own, only what they do not say.
     """
     is_v2, is_unchanged = plan.info.version.startswith("v2"), plan.is_unchanged
     stats = dict(numbers) | {
         key: dict(found.whole)
-        for key, found in pictures.items()
+        for key, found in images.items()
         if found.whole is not None and not (is_v2 and found.columns)
     }
     for reader, view in zip(plan.readers, plan.views, strict=True):
@@ -122,7 +122,7 @@ def _whole_stats(
         for key, kinds in (quiet_stats(reader) or {}).items():
             feature = reader.info.features.get(key)
             if feature is not None and (feature.is_camera or key not in new_name):
-                continue  # of pictures, see above; of what is removed, there is nothing to say
+                continue  # of images, see above; of what is removed, there is nothing to say
             taken = RECOMPUTED if feature is not None and feature.is_numeric else ()
             more = {kind: value for kind, value in kinds.items() if kind not in taken}
             if more and is_unchanged:
@@ -150,7 +150,7 @@ def _used_tasks(plan: Plan, facts: pa.Table) -> dict[str, int]:
 
 
 def _episodes(
-    plan: Plan, facts: pa.Table, pictures: dict[str, FrameStats], extra: Mapping[str, Any]
+    plan: Plan, facts: pa.Table, images: dict[str, FrameStats], extra: Mapping[str, Any]
 ) -> pa.Table:
     """Return ``meta/episodes``: what each clip is, where it lies, and all that is known of it."""
     counts = [table.stop - table.first for table in plan.tables]
@@ -171,7 +171,7 @@ def _episodes(
     others = [n for n in facts.column_names if n.startswith("stats/")]
     for key in plan.info.features:
         columns |= {n: facts.column(n) for n in facts.column_names if _is_of(n, key)}
-        columns |= pictures[key].columns if key in pictures else {}
+        columns |= images[key].columns if key in images else {}
     columns |= {n: facts.column(n) for n in others if n not in columns}
     columns |= {name: column for name, column in extra.items() if name not in columns}
     return pa.table({name: _as_array(column) for name, column in columns.items()})
@@ -270,11 +270,11 @@ def _episode_lines(plan: Plan, facts: pa.Table, extra: Mapping[str, Any]) -> lis
 
 
 def _stats_lines(
-    plan: Plan, facts: pa.Table, pictures: Mapping[str, FrameStats]
+    plan: Plan, facts: pa.Table, images: Mapping[str, FrameStats]
 ) -> list[dict[str, Any]]:
     """Return what ``episodes_stats.jsonl`` says of each clip."""
     columns = {name: facts.column(name).to_pylist() for name in facts.column_names}
-    for found in pictures.values():
+    for found in images.values():
         columns |= {name: column.to_pylist() for name, column in found.columns.items()}
     lines = []
     for number in range(len(plan.clips)):

@@ -37,8 +37,8 @@ _MB = 1024 * 1024
 _FRAMES_ENCODED = 4096
 """Of a video that is encoded: what one task does, and what is done again after a kill."""
 
-_BYTES_OF_PIXEL = 0.08  # of an encoded picture; a guess
-_LARGER = 8  # an exact picture may be so many times its packet
+_BYTES_OF_PIXEL = 0.08  # of an encoded frame; a guess
+_LARGER = 8  # an exact frame may be so many times its packet
 
 
 def plan_camera(
@@ -61,11 +61,11 @@ def plan_camera(
         readers: The sources.
         keys: The camera's key in each source; None where it has none.
         info: What the result will be; sizes of videos are kept to.
-        policy: Whether pictures are copied or encoded.
+        policy: Whether frames are copied or encoded.
         drop_audio: Leave the audio of the sources' videos out.
 
     Raises:
-        ArgumentError: Pictures would have to be encoded, and no codec is asked for; or audio cannot
+        ArgumentError: Frames would have to be encoded, and no codec is asked for; or audio cannot
             be copied, and is not to be dropped.
         VideoError: A video is missing or broken, or its packets cannot be copied into an mp4.
         FrameMismatchError: Metadata and video do not agree.
@@ -90,7 +90,7 @@ def _blank_settings(
     readers: Sequence[Reader],
     keys: Sequence[str | None],
 ) -> VideoSettings:
-    """Return how to encode black pictures: like those of the first source that has the camera."""
+    """Return how to encode black frames: like those of the first source that has the camera."""
     if policy.settings is not None:
         return policy.settings
     for camera_clip in camera_clips:
@@ -100,7 +100,7 @@ def _blank_settings(
             try:
                 return settings_like(place.video, place.first)
             except VideoError:
-                break  # such pictures cannot be encoded here; black ones may be of another kind
+                break  # such frames cannot be encoded here; black ones may be of another kind
     return VideoSettings(codec="h264", gop=32)
 
 
@@ -237,7 +237,7 @@ class _Packer:
 
     @property
     def _size(self) -> tuple[int, int]:
-        return self._feature.picture_shape[:2]
+        return self._feature.image_shape[:2]
 
     def _clock_of(self, camera_clip: CameraClip, place: Place, reader: Reader) -> float:
         """Return the rate that a clip's video keeps, where packets can be copied at all."""
@@ -523,7 +523,7 @@ def _needed(
     first = int(index.start_of[packets].min())
     if first < 0:
         raise FrameMismatchError(
-            "The clip's first pictures lean on others that the video does not have.",
+            "The clip's first frames lean on others that the video does not have.",
             hint="begin the clip a few frames later",
             dataset=root,
             file=video.name,
@@ -555,9 +555,9 @@ def _refuse_more_frames(out: VideoOut, camera_clip: CameraClip, video: Video | N
     more = out.frames - len(camera_clip.frames)
     if more and video is not None:
         raise FrameMismatchError(
-            f"A clip cannot be cut out alone: its pictures need {more} more, and v2.1 shows all.",
-            hint="encode those of its first group of pictures anew: exact=True (--exact); or begin "
-            "and end it with a group of pictures, or write v3.0",
+            f"A clip cannot be cut out alone: its frames need {more} more, and v2.1 shows all.",
+            hint="encode those of its first GOP anew: exact=True (--exact); or begin "
+            "and end it with a GOP, or write v3.0",
             episode=out.episode,
             camera=out.camera,
             frames=f"{camera_clip.frames[0]} to {camera_clip.frames[-1]}",

@@ -36,7 +36,7 @@ from demoreel.storage.store import is_uri
 _MB = 1024 * 1024
 _PLANNER = 4  # changes when the same cut list would be written differently
 _FILES_LOOKED_AT = 64
-_PICTURE_BYTES = 40_000  # a guess, where no file says how large pictures are
+_IMAGE_BYTES = 40_000  # a guess, where no file says how large images are
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Plan:
         )
 
     def encodes(self, camera: str, clip: int) -> bool:
-        """Whether pictures of a clip are encoded anew."""
+        """Whether images of a clip are encoded anew."""
         return camera in self.video_plans and clip in self.video_plans[camera].encoded
 
     def summary(self) -> dict[str, Any]:
@@ -421,7 +421,7 @@ def _declared_bytes(info: Info) -> float:
         if feature.is_numeric:
             total += feature.numpy_dtype.itemsize * int(np.prod(feature.shape, dtype=np.int64))
         elif feature.is_image:
-            total += _PICTURE_BYTES
+            total += _IMAGE_BYTES
     return float(max(total, 1))
 
 

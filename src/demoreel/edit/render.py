@@ -103,7 +103,7 @@ def render(
 ) -> Rendered:
     """Write the dataset that a cut list describes.
 
-    Cost: one copy of the clips' bytes, one decode of the tables' columns; no picture is decoded.
+    Cost: one copy of the clips' bytes, one decode of the tables' columns; no image is decoded.
     The target is absent until it is whole. After a kill, Ctrl-C or a full disk, the same call goes
     on from the files that were finished; if all were, and the target is there, nothing is left.
 

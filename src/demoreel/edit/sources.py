@@ -138,15 +138,15 @@ def added_values(path: str) -> np.ndarray:
 
 
 class _Kept:
-    """Columns of stretches of episodes, as long as they are small together."""
+    """Columns of spans of episodes, as long as they are small together."""
 
     def __init__(self) -> None:
-        self._stretches: list[tuple[int, int, Mapping[str, Column]]] = []
+        self._spans: list[tuple[int, int, Mapping[str, Column]]] = []
         self._room = _MOST_KEPT
 
     def find(self, reader: Reader, first: int, stop: int) -> Mapping[str, Column] | None:
         start = reader.episodes.start
-        for begin, end, columns in self._stretches:
+        for begin, end, columns in self._spans:
             if begin <= first and stop <= end:
                 rows = slice(int(start[first] - start[begin]), int(start[stop] - start[begin]))
                 return {key: column[rows] for key, column in columns.items()}
@@ -159,7 +159,7 @@ class _Kept:
         )
         if size <= self._room:
             self._room -= size
-            self._stretches.append((first, stop, columns))
+            self._spans.append((first, stop, columns))
 
 
 _remembering: WeakKeyDictionary[Reader, _Kept] = WeakKeyDictionary()

@@ -110,7 +110,7 @@ def _add_black(
 
 
 def _black(feature: Feature, frames: int) -> np.ndarray:
-    height, width, channels = feature.picture_shape
+    height, width, channels = feature.image_shape
     counts = np.zeros((channels, _BYTE_LEVELS), np.int64)
     counts[:, 0] = frames * height * width
     return counts

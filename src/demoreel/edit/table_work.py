@@ -22,7 +22,7 @@ from demoreel.edit.sources import added_values, open_source, rows_of_source
 from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.columns import image_steps, rows_at_once, table_schema, to_arrow
 from demoreel.layouts.writing import TableWriter
-from demoreel.media.picture_encode import PictureCodec, encode_picture
+from demoreel.media.image_encode import ImageCodec, encode_image
 from demoreel.model import DEFAULT_FEATURES, Feature
 from demoreel.stats.columns import Facts
 from demoreel.storage.commit.files import write_whole
@@ -72,7 +72,7 @@ class TableJob:
     tasks: Mapping[str, int]
     fps: float
     verbatim: bool = False
-    images_as: PictureCodec | None = None
+    images_as: ImageCodec | None = None
     threads: int | None = None
 
 
@@ -165,11 +165,11 @@ def _verbatim_pieces(
     job: TableJob, reader: Reader, episodes: tuple[int, int], columns: dict[str, Column]
 ) -> Iterator[dict[str, Column]]:
     if job.images_as is not None and reader.info.cameras:
-        from demoreel.read.transcode import encoded_pictures
+        from demoreel.read.transcode import encoded_images
 
         at = 0
         first, stop = episodes
-        encoded = encoded_pictures(
+        encoded = encoded_images(
             reader, first=first, stop=stop, codec=job.images_as, threads=job.threads
         )
         with closing(encoded) as portions:  # threads that encode wait to be told
@@ -349,11 +349,11 @@ def _of_rows(column: Column, rows: np.ndarray) -> Column:
 
 
 def _black(feature: Feature) -> bytes:
-    """Return a black picture, encoded: what stands for those that a source does not have."""
-    height, width, _ = feature.picture_shape
+    """Return a black image, encoded: what stands for those that a source does not have."""
+    height, width, _ = feature.image_shape
     if feature.is_depth:
-        return encode_picture(np.zeros((height, width), np.uint16), PictureCodec("png"))
-    return encode_picture(np.zeros((height, width, 3), np.uint8), PictureCodec("png"))
+        return encode_image(np.zeros((height, width), np.uint16), ImageCodec("png"))
+    return encode_image(np.zeros((height, width, 3), np.uint8), ImageCodec("png"))
 
 
 def _tasks(job: TableJob, clip: Clip, columns: Mapping[str, Column]) -> np.ndarray:

@@ -12,12 +12,12 @@ from demoreel.edit.clips import CutList
 from demoreel.edit.stated import merged_keys, merged_splits
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
-from demoreel.media.picture_encode import CodecName, PictureCodec, Subsampling
+from demoreel.media.image_encode import CodecName, ImageCodec, Subsampling
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
 
 Layout = Literal["v3.0", "v2.1", "lance-video", "lance-native", "lance-frames"]
 Images = Literal["keep", "video"]
-"""What becomes of cameras whose pictures lie in the tables."""
+"""What becomes of cameras whose images lie in the tables."""
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
@@ -48,8 +48,8 @@ class Form:
         preset: The encoder's own speed.
         pix_fmt: The pixel format.
         cameras: The cameras to encode; None is all but depth.
-        images: ``video`` makes videos of cameras whose pictures lie in the tables.
-        recompute_stats: Decode the result's pictures where no source has counted their levels, so
+        images: ``video`` makes videos of cameras whose images lie in the tables.
+        recompute_stats: Decode the result's images where no source has counted their levels, so
             that all statistics are exact.
         drop_audio: Leave the audio of videos out. It is copied otherwise, and what cannot be is
             refused.
@@ -97,10 +97,10 @@ class Form:
             )
 
     @property
-    def images_as(self) -> PictureCodec:
+    def images_as(self) -> ImageCodec:
         """How images in rows are encoded."""
         name = self.image_codec or "source"
-        return PictureCodec(name, self.jpeg_quality, self.jpeg_subsampling)
+        return ImageCodec(name, self.jpeg_quality, self.jpeg_subsampling)
 
 
 class FormOptions(TypedDict, total=False):
@@ -203,16 +203,16 @@ def _extra(readers: Sequence[Reader], form: Form, dropped: list[str]) -> dict[st
 def _refuse_impossible(layout: Layout, features: Mapping[str, Feature]) -> None:
     """Refuse a layout that cannot hold the cameras as they are."""
     filmed = [key for key, feature in features.items() if feature.is_video]
-    pictured = [key for key, feature in features.items() if feature.is_image]
+    imaged = [key for key, feature in features.items() if feature.is_image]
     if layout == "lance-frames" and filmed:
         raise ArgumentError(
-            f"The pictures of {filmed[0]!r} lie in videos: lance-frames would need them encoded "
+            f"The images of {filmed[0]!r} lie in videos: lance-frames would need them encoded "
             "one by one.",
             hint="cut into lance-video, or convert the result: demoreel convert --to lance-frames",
         )
-    if layout == "lance-video" and pictured and not filmed:
+    if layout == "lance-video" and imaged and not filmed:
         raise ArgumentError(
-            "The pictures lie in tables; there are no videos for lance-video to keep.",
+            "The images lie in tables; there are no videos for lance-video to keep.",
             hint="cut into lance-frames",
         )
 
@@ -252,7 +252,7 @@ def _dimensions(feature: Feature) -> list[str] | None:
     if len(feature.shape) != 3:
         return None
     order = ["height", "width", "channels"]
-    return order if feature.shape == feature.picture_shape else [order[2], *order[:2]]
+    return order if feature.shape == feature.image_shape else [order[2], *order[:2]]
 
 
 def _one_robot(readers: Sequence[Reader]) -> str | None:

@@ -39,7 +39,7 @@ from demoreel.storage.parquet import open_parquet
 
 _MB = 1024 * 1024
 _ROWS = 1 << 18  # of a Lance fragment
-_ROWS_WITH_PICTURES = 1 << 12
+_ROWS_WITH_IMAGES = 1 << 12
 _IMAGE_SHARE = 4  # bytes of pixels that a lossless image takes one byte for; a guess
 _ITS_AUDIO = "its audio"
 _V2_FILES = {
@@ -62,7 +62,7 @@ class Verbatim:
         info: The same, checked.
         numbers: Which file each episode lies in, by v3.0's names of the columns.
         tables: Chunk and file index of each table or part of one, with its episodes: positions of
-            the first and one past the last of each stretch.
+            the first and one past the last of each span.
         video_plans: Its videos, by camera.
         identity: Changes when a file of the source does.
         dropped: What the source holds and the result will not, a sentence each.
@@ -102,7 +102,7 @@ def plan_verbatim(reader: Reader, form: Form) -> Verbatim:
         tables = list(_tables(numbers))
     else:
         heavy = form.layout == "lance-frames" or bool(info.image_keys)
-        parts = portions(reader, 0, len(reader.episodes), _ROWS_WITH_PICTURES if heavy else _ROWS)
+        parts = portions(reader, 0, len(reader.episodes), _ROWS_WITH_IMAGES if heavy else _ROWS)
         tables = [(0, number, (part,)) for number, part in enumerate(parts)]
     return Verbatim(
         raw, info, numbers, tables, video_plans, folder_state(reader.root), dropped=tuple(dropped)
@@ -110,7 +110,7 @@ def plan_verbatim(reader: Reader, form: Form) -> Verbatim:
 
 
 def portions(reader: Reader, first: int, stop: int, at_once: int) -> Iterator[tuple[int, int]]:
-    """Yield stretches of episodes of about so many rows; at least one episode each."""
+    """Yield spans of episodes of about so many rows; at least one episode each."""
     start = reader.episodes.start
     at_once = rows_at_once(reader.info.features.values(), at_once)
     while first < stop:
@@ -140,15 +140,15 @@ def refuse_changed(root: Path, before: str) -> None:
 def _tables(
     numbers: Mapping[str, np.ndarray],
 ) -> Iterator[tuple[int, int, tuple[tuple[int, int], ...]]]:
-    """Yield every parquet file: its episodes, as stretches of those side by side."""
+    """Yield every parquet file: its episodes, as spans of those side by side."""
     chunk = numbers["data/chunk_index"].astype(np.int64)
     which = chunk << 32 | numbers["data/file_index"].astype(np.int64)
     order = np.argsort(which, kind="stable")
     for group in np.split(order, np.flatnonzero(np.diff(which[order])) + 1):
         number = int(which[group[0]])
         runs = np.split(group, np.flatnonzero(np.diff(group) != 1) + 1)
-        stretches = tuple((int(run[0]), int(run[-1]) + 1) for run in runs)
-        yield number >> 32, number & 0xFFFFFFFF, stretches
+        spans = tuple((int(run[0]), int(run[-1]) + 1) for run in runs)
+        yield number >> 32, number & 0xFFFFFFFF, spans
 
 
 def _episode_numbers(reader: Reader, info: Info) -> Mapping[str, np.ndarray]:
@@ -294,7 +294,7 @@ def _info(reader: Reader, layout: str) -> dict[str, Any]:
     raw["total_frames"] = reader.episodes.total_frames
     if layout != "lance-frames":
         raw["features"] = {
-            key: _as_pictures(reader, key, entry) for key, entry in raw["features"].items()
+            key: _as_images(reader, key, entry) for key, entry in raw["features"].items()
         }
         if not any(entry["dtype"] == "video" for entry in raw["features"].values()):
             raw["video_path"] = None
@@ -317,13 +317,13 @@ def _upgraded(info: Info) -> Info:
     )
 
 
-def _as_pictures(reader: Reader, key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+def _as_images(reader: Reader, key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return a camera's entry; a video that lies as images in a table is declared as that."""
     if entry.get("dtype") != "video" or not reader.in_tables(key):
         return dict(entry)
     if reader.info.features[key].is_depth:
         raise ArgumentError(
-            f"The pictures of the depth camera {key!r} are codes of the video that it was before.",
+            f"The images of the depth camera {key!r} are codes of the video that it was before.",
             hint="convert the dataset that this one was made from",
             dataset=reader.root,
         )

@@ -34,7 +34,7 @@ from demoreel.layouts.base import Column, Reader, VideoClip
 from demoreel.layouts.columns import FEW_BYTES, image_steps
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance.reader import LanceReader
-from demoreel.media.picture_encode import PictureCodec
+from demoreel.media.image_encode import ImageCodec
 from demoreel.model import Feature
 from demoreel.run.task import Engine, Task
 from demoreel.storage.same_bytes import Comparer
@@ -88,9 +88,9 @@ class Verified:
         rows: Rows whose numbers and texts were compared, all of them.
         videos: Videos whose frames were counted and whose bytes were compared.
         video_bytes: Bytes compared.
-        pictures: Encoded pictures compared byte for byte.
+        images: Encoded images compared byte for byte.
         frames: Decoded frames compared, in all cameras.
-        lowest_psnr: Of JPEG pictures, the worst brightness PSNR in dB; None where frames had to be
+        lowest_psnr: Of JPEG images, the worst brightness PSNR in dB; None where frames had to be
             equal bit for bit.
     """
 
@@ -123,7 +123,7 @@ def verify_rows(
     _same("frames", result.episodes.total_frames, int(plan.start[-1]))
     _check_numbers(plan, rows, set(result.tasks), engine)
     comparison = _Comparison(plan, result, _Silent())
-    for first, stop in comparison.stretches(range(len(plan.clips) if full else 0)):
+    for first, stop in comparison.spans(range(len(plan.clips) if full else 0)):
         comparison.rows(first, stop)
         comparison.images(first, stop)
 
@@ -211,8 +211,8 @@ class _Comparison:
         # In turn: comparing bytes leaves the interpreter to the threads that compare rows.
         videos: list[Future[int]] = []
         tables: list[Future[tuple[int, int]]] = []
-        for stretch, video in itertools.zip_longest(self.stretches(chosen), packets):
-            tables += [pool.submit(self._table, *stretch)] if stretch is not None else []
+        for span, video in itertools.zip_longest(self.spans(chosen), packets):
+            tables += [pool.submit(self._table, *span)] if span is not None else []
             videos += [pool.submit(video)] if video is not None else []
         self._wait([*tables, *videos, *([looked] if looked is not None else [])])
         counts = [job.result() for job in tables]
@@ -262,8 +262,8 @@ class _Comparison:
 
     # Rows
 
-    def stretches(self, chosen: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield stretches of chosen clips whose rows stand side by side in a source, too."""
+    def spans(self, chosen: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield spans of chosen clips whose rows stand side by side in a source, too."""
         if not len(chosen):
             return
         numbers = np.array(chosen)
@@ -361,7 +361,7 @@ class _Comparison:
                 own = self._written.encoded(every[at:to], camera)
                 if own != reader.encoded(theirs[at:to], origin):
                     where = {"camera": camera, "row": int(every[at]), "dataset": reader.root}
-                    raise differs("Encoded pictures differ", **where)
+                    raise differs("Encoded images differ", **where)
         return len(cameras) * len(every)
 
     @property
@@ -372,7 +372,7 @@ class _Comparison:
         return list(self._plan.info.cameras) if self._codec is None else []
 
     @property
-    def _codec(self) -> PictureCodec | None:
+    def _codec(self) -> ImageCodec | None:
         """How images were encoded anew; None if they were not."""
         codec = self._plan.form.images_as
         return None if codec.name == "source" else codec
@@ -450,7 +450,7 @@ class _Comparison:
                 )
                 if length < 0 or different is not None:
                     where = {"camera": camera, "episode": number, "dataset": reader.root}
-                    raise differs("A picture differs", **where)
+                    raise differs("An image differs", **where)
                 total += length
             self._watch.add_bytes(int(mine.video.index.size[_packets(mine, frames)].sum()))
         return total
@@ -478,7 +478,7 @@ class _Comparison:
             theirs = plan.frames[number][frame]
             if not shows_the_same(mine, frame, reader, position, key, theirs):
                 raise differs(
-                    "A picture that was encoded anew differs too much",
+                    "An image that was encoded anew differs too much",
                     camera=camera,
                     episode=number,
                     frame=frame,
@@ -507,9 +507,9 @@ def _packets(place: VideoClip, frames: np.ndarray) -> np.ndarray:
 def _runs(
     mine: VideoClip, theirs: VideoClip, frames: np.ndarray, their_frames: np.ndarray
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield where the bytes of these frames lie in both, in stretches without a gap in either.
+    """Yield where the bytes of these frames lie in both, in spans without a gap in either.
 
-    A length of -1 says that there are no such stretches: sizes or the order of packets differ.
+    A length of -1 says that there are no such spans: sizes or the order of packets differ.
     """
     one, other = _packets(mine, frames), _packets(theirs, their_frames)
     order = np.argsort(one)

@@ -1,6 +1,6 @@
 """What a result's videos are made of: packets that are copied, frames that are encoded.
 
-A clip may begin at any frame. Where that lies inside a group of pictures, the packets from its
+A clip may begin at any frame. Where that lies inside a GOP, the packets from its
 keyframe on are carried with it; no episode names them, and the episode's own frames follow. Or, if
 it is to be exact, its frames up to the next keyframe are encoded anew.
 """
@@ -56,7 +56,7 @@ class PacketTake:
     Attributes:
         source: Number of their source.
         position: Where their episode stands there.
-        frames: Frames of the video that it lies in; of the episode, if pictures lie in tables.
+        frames: Frames of the video that it lies in; of the episode, if frames lie in tables.
         settings: How they are encoded.
         alike: Whether they stand beside packets of their video, and must look like them.
     """
@@ -158,7 +158,7 @@ class VideoPlan:
         file: ``file_index`` of each clip's video.
         first: The frame of that video that is each clip's first.
         rate: Frames per second of each clip's video.
-        encoded: Of clips whose pictures are not all copied: which of their video's frames, counted
+        encoded: Of clips whose frames are not all copied: which of their video's frames, counted
             from the clip's first, are encoded anew.
         blank: The clips that are black because their source has no such camera.
         whole: The clips that are encoded as a whole because encoded frames cannot lie in one file
@@ -188,7 +188,7 @@ class VideoPlan:
 
 
 def packets_between(index: PacketIndex, first: int, stop: int) -> np.ndarray:
-    """Return the packets of a run: all but those that lean on pictures before it."""
+    """Return the packets of a run: all but those that lean on frames before it."""
     packets = np.arange(first, stop, dtype=np.int32)
     return packets[index.start_of[packets] >= first] if index.has_leading else packets
 

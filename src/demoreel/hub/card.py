@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from demoreel.errors import ArgumentError, DemoreelError, json_text, printable
-from demoreel.media.picture_encode import PictureCodec, encode_picture
+from demoreel.media.image_encode import ImageCodec, encode_image
 from demoreel.model.limits import refuse_above
 from demoreel.read.dataset import Dataset
 
@@ -41,7 +41,7 @@ _COLUMNS = 5
 _HEIGHT = 120
 _GAP = 4
 _MOST_CAMERAS = 8
-_CODEC = PictureCodec("jpeg", quality=80)
+_CODEC = ImageCodec("jpeg", quality=80)
 
 log = logging.getLogger(__name__)
 
@@ -284,7 +284,7 @@ def contact_sheet(root: Path) -> ContactSheet | None:
             log.warning("the card shows no frames of %s: %s", camera, error.what)
     if not rows:
         return None
-    return ContactSheet(encode_picture(_stacked(rows), _CODEC), tuple(cameras))
+    return ContactSheet(encode_image(_stacked(rows), _CODEC), tuple(cameras))
 
 
 def _first_frames(dataset: Dataset) -> list[int]:

@@ -99,15 +99,15 @@ def _kind_fits(given: np.dtype[Any], declared: np.dtype[Any], from_floats: bool)
     return declared.kind == "f" or (from_floats and declared.kind in "biu")
 
 
-def pictures(array: pa.Array, *, key: str, where: str) -> pa.Array:
+def images(array: pa.Array, *, key: str, where: str) -> pa.Array:
     """Return an image column's encoded bytes, whatever form the writer chose.
 
     Raises:
-        TableError: The column does not hold encoded pictures.
+        TableError: The column does not hold encoded images.
     """
     array = _storage(array)
     if pa.types.is_struct(array.type) and array.type.get_field_index("bytes") >= 0:
         array = array.field(array.type.get_field_index("bytes"))
     if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
-        raise TableError(f"Column {key!r} holds {array.type}, not encoded pictures.", file=where)
+        raise TableError(f"Column {key!r} holds {array.type}, not encoded images.", file=where)
     return array

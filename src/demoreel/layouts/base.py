@@ -1,7 +1,7 @@
 """The contract between a layout on disk and the rest of demoreel.
 
 A layout says what is there (info, episodes, tasks, statistics), hands out rows by their position in
-the dataset, and tells where the pictures are. It does not decode pictures: that is ``read``'s work,
+the dataset, and tells where the images are. It does not decode images: that is ``read``'s work,
 the same for every layout.
 """
 
@@ -24,7 +24,7 @@ Column = np.ndarray | list[Any]
 
 @dataclass(frozen=True, slots=True)
 class VideoClip:
-    """Where one episode's pictures of one camera lie.
+    """Where one episode's images of one camera lie.
 
     Attributes:
         video: The video that holds them.
@@ -69,16 +69,16 @@ class Reader(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether its pictures lie in an object store or on the Hub."""
+        """Whether its images lie in an object store or on the Hub."""
         ...
 
-    def expect(self, pictures: Mapping[str, np.ndarray]) -> None:
-        """Fetch what tells where pictures lie that will be wanted, for all at the same time.
+    def expect(self, images: Mapping[str, np.ndarray]) -> None:
+        """Fetch what tells where images lie that will be wanted, for all at the same time.
 
         Does nothing where the dataset is local.
 
         Args:
-            pictures: The rows of which pictures are wanted, by camera.
+            images: The rows of which images are wanted, by camera.
         """
         ...
 
@@ -104,14 +104,14 @@ class Reader(Protocol):
         ...
 
     def in_tables(self, camera: str) -> bool:
-        """Whether a camera's pictures lie encoded in the tables, and not in videos.
+        """Whether a camera's images lie encoded in the tables, and not in videos.
 
         What ``info.json`` calls a video may lie in tables all the same (lance-frames).
         """
         ...
 
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
-        """Return the encoded pictures of a camera whose pictures lie in the tables."""
+        """Return the encoded images of a camera whose images lie in the tables."""
         ...
 
     def clip(self, position: int, camera: str) -> VideoClip:

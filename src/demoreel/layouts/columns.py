@@ -20,7 +20,7 @@ from demoreel.storage.arrow import from_numpy
 
 _MOST_DIMENSIONS = 5  # the datasets library, which lerobot reads tables with, has Array2D..Array5D
 _LANGUAGE_FIELDS = ("role", "content", "style", "timestamp", "camera", "tool_calls")
-_PICTURE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _BYTES_AT_ONCE = 1 << 27  # of numbers that are worked on together
 _IMAGE_BYTES_AT_ONCE = 1 << 25
 
@@ -47,7 +47,7 @@ def arrow_type(feature: Feature) -> pa.DataType:
     if feature.is_language:
         return _language_type(feature, pa.json_())
     if feature.is_image:
-        return _PICTURE
+        return _IMAGE
     if feature.is_string:
         return pa.string()
     _refuse_many_dimensions(feature)
@@ -99,7 +99,7 @@ def to_arrow(values: np.ndarray | Sequence[Any], feature: Feature, *, length: in
     """Turn one episode's values into a column.
 
     Args:
-        values: Numbers as an array of ``length`` rows; texts, encoded pictures (bytes) or lists of
+        values: Numbers as an array of ``length`` rows; texts, encoded images (bytes) or lists of
             language rows (dicts) as a sequence.
         feature: What ``info.json`` will say of the column.
         length: Rows that are expected.
@@ -116,7 +116,7 @@ def to_arrow(values: np.ndarray | Sequence[Any], feature: Feature, *, length: in
         if feature.is_language:
             return _language(values, feature)
         if feature.is_image:
-            return _pictures(values)
+            return _images(values)
         if feature.is_string:
             return pa.array(list(values), pa.string())
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, AttributeError) as error:
@@ -145,13 +145,13 @@ def _numbers(values: np.ndarray, feature: Feature) -> pa.Array:
     return array
 
 
-def _pictures(values: Sequence[Any] | np.ndarray) -> pa.Array:
+def _images(values: Sequence[Any] | np.ndarray) -> pa.Array:
     encoded = pa.array(list(values), pa.binary())
     names = [
         f"frame-{number:06d}{'.jpg' if bytes(value[:2]) == _JPEG_START else '.png'}"
         for number, value in enumerate(values)
     ]
-    return pa.StructArray.from_arrays([encoded, pa.array(names)], fields=list(_PICTURE))
+    return pa.StructArray.from_arrays([encoded, pa.array(names)], fields=list(_IMAGE))
 
 
 def _language(values: Sequence[Any] | np.ndarray, feature: Feature) -> pa.Array:

@@ -184,7 +184,7 @@ class FetchedRows(StoredNumbers):
         for name, found in self._fetched(missing, [key]):
             column = found.table.column(key).combine_chunks()
             if feature.is_image:
-                column = arrow_in.pictures(column, key=key, where=f"{self._folder.uri}/{name}")
+                column = arrow_in.images(column, key=key, where=f"{self._folder.uri}/{name}")
             for position, rows in found.rows.items():
                 array = column.take(pa.array(rows))
                 self._arrow.put((position, key), array, array.nbytes)

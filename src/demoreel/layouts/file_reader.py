@@ -52,18 +52,18 @@ class FileReader:
         )
 
     def in_tables(self, camera: str) -> bool:
-        """Whether a camera's pictures lie encoded in the tables, and not in videos."""
+        """Whether a camera's images lie encoded in the tables, and not in videos."""
         return self.info.features[camera].is_image
 
-    def expect(self, pictures: Mapping[str, np.ndarray]) -> None:
-        """Begin to open the videos in which pictures lie that will be wanted, where reads wait.
+    def expect(self, images: Mapping[str, np.ndarray]) -> None:
+        """Begin to open the videos in which images lie that will be wanted, where reads wait.
 
         Args:
-            pictures: The rows of which pictures are wanted, by camera.
+            images: The rows of which images are wanted, by camera.
         """
         if not self.folder.waits:
             return
-        for camera, rows in pictures.items():
+        for camera, rows in images.items():
             if not self.in_tables(camera):
                 positions = np.unique(self.episodes.positions_of_rows(rows)).tolist()
                 self._videos.begin(self.video_file(position, camera) for position in positions)
@@ -77,7 +77,7 @@ class FileReader:
         return rows_once(self._rows, self.info, self.episodes, first, stop)
 
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
-        """Return the encoded pictures of an image camera."""
+        """Return the encoded images of an image camera."""
         return self._rows.objects(rows, self.info.features[camera])
 
     def _video(self, name: str) -> Video:

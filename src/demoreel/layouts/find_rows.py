@@ -49,7 +49,7 @@ def find_rows(
 
 
 def runs(target: np.ndarray) -> list[tuple[int, int]]:
-    """Return stretches of rows that lie side by side in the dataset too."""
+    """Return spans of rows that lie side by side in the dataset too."""
     if len(target) == 0:
         return []
     cuts = np.flatnonzero(np.diff(target) != 1) + 1

@@ -219,7 +219,7 @@ class PendingReader:
             return False
         return self._state is None or self._state.is_current()
 
-    def expect(self, pictures: Mapping[str, np.ndarray]) -> None:
+    def expect(self, images: Mapping[str, np.ndarray]) -> None:
         """Do nothing: local files are opened when they are read."""
 
     @property
@@ -361,13 +361,13 @@ class PendingReader:
         return {key: _joined(parts[0][key], parts[1][key]) for key in parts[0]}
 
     def in_tables(self, camera: str) -> bool:
-        """Whether a camera's pictures lie encoded in the tables, and not in videos."""
+        """Whether a camera's images lie encoded in the tables, and not in videos."""
         if self.base is not None:
             return self.base.in_tables(camera)
         return camera not in self.info.video_keys
 
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
-        """Return the encoded pictures of a camera whose pictures lie in the tables."""
+        """Return the encoded images of a camera whose images lie in the tables."""
         waits = rows >= self._edge()
         positions = self.episodes.positions_of_rows(rows)
         found: list[Any] = [None] * len(rows)
@@ -377,10 +377,10 @@ class PendingReader:
             for place, data in zip(np.flatnonzero(~waits).tolist(), known, strict=True):
                 found[place] = data
         for place in np.flatnonzero(waits).tolist():
-            found[place] = self._waiting_picture(int(rows[place]), int(positions[place]), camera)
+            found[place] = self._waiting_image(int(rows[place]), int(positions[place]), camera)
         return found
 
-    def _waiting_picture(self, row: int, position: int, camera: str) -> bytes:
+    def _waiting_image(self, row: int, position: int, camera: str) -> bytes:
         persisted = self._persisted[position - self.committed]
         try:
             return persisted.images[camera][row - int(self.episodes.start[position])]

@@ -47,10 +47,10 @@ from demoreel.layouts.columns import to_arrow
 from demoreel.layouts.language import parsed_rows
 from demoreel.layouts.persisted_files import MANIFEST, ROWS, counts_path, packets_path, spill_path
 from demoreel.layouts.spans import require_frames
-from demoreel.media.decode import Decoder, Stretch, group_frames
+from demoreel.media.decode import Decoder, GopSpan, group_frames
+from demoreel.media.images import decode_depth_image, decode_image
 from demoreel.media.packet_file import read_packets
 from demoreel.media.packets import Codec, PacketIndex, index_packets
-from demoreel.media.pictures import decode_depth_picture, decode_picture
 from demoreel.media.video import Video, index_video
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
 from demoreel.storage.arrow import UNREADABLE
@@ -142,8 +142,8 @@ class PersistedCamera:
         try:
             video, decoder = self.video(fps), Decoder()
             for group in group_frames(video.index, np.arange(self.safe)):
-                stretch = Stretch(video.index, video.file, video.name, group)
-                for number, frame in decoder.frames(stretch):
+                span = GopSpan(video.index, video.file, video.name, group)
+                for number, frame in decoder.frames(span):
                     if (frame.height, frame.width) != (self.height, self.width):
                         raise VideoError(
                             f"A frame is {frame.height}x{frame.width}, not "
@@ -349,7 +349,7 @@ class PersistedRows:
     Attributes:
         tasks: The task of every row.
         columns: Every column that is no camera: arrays of numbers, lists of others.
-        images: The encoded pictures of image cameras.
+        images: The encoded images of image cameras.
     """
 
     tasks: list[str]
@@ -422,7 +422,7 @@ def read_rows(
     Args:
         path: The file.
         info: What the dataset is: every feature that a recorder is given has a column.
-        images: Whether the pictures of image cameras are wanted.
+        images: Whether the images of image cameras are wanted.
         frames: How many rows are expected: a file that is larger than those can be is not read.
         digest: What ``write_rows`` returned; None if that is not known.
 
@@ -450,12 +450,12 @@ def read_rows(
                 file=path,
             )
         columns: dict[str, Any] = {}
-        pictures: dict[str, list[bytes]] = {}
+        encoded: dict[str, list[bytes]] = {}
         for key, feature in wanted.items():
             if feature.is_camera and not images:
                 continue
             array = table.column(key).combine_chunks()
-            (pictures if feature.is_camera else columns)[key] = _values(array, feature, str(path))
+            (encoded if feature.is_camera else columns)[key] = _values(array, feature, str(path))
         if "timestamp" in table.column_names:
             array = table.column("timestamp").combine_chunks()
             columns["timestamp"] = _values(array, info.features["timestamp"], str(path))
@@ -464,7 +464,7 @@ def read_rows(
             raise
         what = f"The rows of a saved episode cannot be read ({error})."
         raise TableError(what, file=path) from error
-    return PersistedRows(tasks, columns, pictures)
+    return PersistedRows(tasks, columns, encoded)
 
 
 def most_text(frames: int) -> int:
@@ -481,7 +481,7 @@ def _most_bytes(info: Info, frames: int) -> int:
         if feature.is_numeric:
             row += 8 * int(np.prod(feature.item_shape, dtype=np.int64)) + 64
         elif feature.is_camera:
-            row += 8 * int(np.prod(feature.picture_shape, dtype=np.int64)) + _LARGEST_TEXT
+            row += 8 * int(np.prod(feature.image_shape, dtype=np.int64)) + _LARGEST_TEXT
         else:
             row += _LARGEST_TEXT
     return _LARGEST_HEAD + most_text(frames) + frames * row
@@ -526,10 +526,10 @@ def _values(array: pa.Array, feature: Feature, where: str) -> Any:
     if feature.is_numeric:
         return arrow_in.numbers(array, feature, where=where)
     if feature.is_camera:
-        pictures = arrow_in.pictures(array, key=feature.key, where=where)
-        if pictures.null_count:
-            raise TableError(f"Column {feature.key!r} lacks a picture.", file=where)
-        return pictures.to_pylist()
+        images = arrow_in.images(array, key=feature.key, where=where)
+        if images.null_count:
+            raise TableError(f"Column {feature.key!r} lacks an image.", file=where)
+        return images.to_pylist()
     if feature.is_language:
         return [parsed_rows(rows, key=feature.key, where=where) for rows in array.to_pylist()]
     if not pa.types.is_string(array.type) or array.null_count:
@@ -576,7 +576,7 @@ class PersistedEpisode:
         for camera in self.manifest.cameras:
             feature = info.features[camera.key]
             size = (camera.height, camera.width)
-            if size != feature.picture_shape[:2] or (camera.kind == "depth") != feature.is_depth:
+            if size != feature.image_shape[:2] or (camera.kind == "depth") != feature.is_depth:
                 raise _odd(path, f"camera {camera.key!r} is another than the dataset's")
 
     def verify(self) -> None:
@@ -590,10 +590,10 @@ class PersistedEpisode:
             camera.verify(self.manifest.fps)
         for key, images in self.images.items():
             feature = self._info.features[key]
-            decode = decode_depth_picture if feature.is_depth else decode_picture
+            decode = decode_depth_image if feature.is_depth else decode_image
             for number, data in enumerate(images):
                 try:
-                    decode(data, declared=feature.picture_shape[:2])
+                    decode(data, declared=feature.image_shape[:2])
                 except PictureError as error:
                     raise PictureError(
                         error.what, camera=key, frame=number, file=self.manifest.rows
@@ -601,7 +601,7 @@ class PersistedEpisode:
 
     @cached_property
     def images(self) -> dict[str, list[bytes]]:
-        """The encoded pictures of image cameras; read when they are asked for."""
+        """The encoded images of image cameras; read when they are asked for."""
         return read_rows(self.manifest.rows, self._info, digest=self._rows_digest).images
 
     @property

@@ -81,12 +81,12 @@ def packets_path(base: Path) -> Path:
 
 
 def spill_path(base: Path) -> Path:
-    """Where its pictures wait if they must."""
+    """Where its images wait if they must."""
     return base.with_name(base.name + ".raw")
 
 
 def counts_path(base: Path) -> Path:
-    """Where the counts of its pictures are when it is persisted."""
+    """Where the counts of its images are when it is persisted."""
     return base.with_name(base.name + ".counts.npy")
 
 

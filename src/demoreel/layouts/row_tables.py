@@ -41,7 +41,7 @@ class RowTable:
     """The rows of a dataset, ready to be scanned.
 
     Attributes:
-        source: An Arrow dataset, or a table where the rows had to be fetched. Cameras' pictures
+        source: An Arrow dataset, or a table where the rows had to be fetched. Cameras' images
             are among the columns of some.
         columns: Its column of each feature; none for those that are not in the table.
         files: For each chosen episode, its file's number in ``FILE_COLUMN``; None if there is one

@@ -4,7 +4,7 @@ A row belongs to an episode because its ``episode_index`` says so and its file i
 metadata names; never because of where it stands. Rows and files that no episode names do no harm.
 
 Parquet is decoded a row group at a time, on first use. Numbers go into a ``ColumnStore``, so that a
-batch is one indexing operation; text, language and pictures stay in Arrow.
+batch is one indexing operation; text, language and images stay in Arrow.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ class ParquetRows(StoredNumbers):
         array = table.column(feature.key).combine_chunks()
         if feature.is_image:
             where = str(self._root / str(key[0]))
-            array = arrow_in.pictures(array, key=feature.key, where=where)
+            array = arrow_in.images(array, key=feature.key, where=where)
         self._arrow.put(key, array, weight * array.nbytes)
         if array.nbytes > _LARGE:
             pa.default_memory_pool().release_unused()  # what it took the place of

@@ -8,7 +8,7 @@ here, once per file, by two readings:
 - **by clock**: an episode begins at the frame whose presentation time is its ``from_timestamp``.
 
 Where they agree, or one is ruled out by the others, the answer is sure. Where not, the episode
-gets a problem in words, and reading it is an error. A neighbour's picture is never an answer.
+gets a problem in words, and reading it is an error. A neighbour's image is never an answer.
 
 A video may have been filmed at a multiple of the dataset's rate. Then every so many of its frames
 belong to an episode, and both readings must hold for each of them: counted from the first, and by

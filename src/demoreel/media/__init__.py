@@ -1,1 +1,1 @@
-"""Pixels: packet index, GOP decoding, encoded pictures, encoding, joining. Needs PyAV."""
+"""Pixels: packet index, GOP decoding, encoded images, encoding, joining. Needs PyAV."""

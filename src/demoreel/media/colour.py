@@ -1,8 +1,8 @@
 """From decoded video frames to arrays: RGB planes, sizes, depth codes.
 
-Pictures are handed out as channels, height, width. swscale writes RGB planes (``gbrp``) straight
+Frames are handed out as channels, height, width. swscale writes RGB planes (``gbrp``) straight
 from 8-bit 4:2:0 video faster than it writes packed ``rgb24``, and then no transpose is needed; but
-the packed conversion is the one whose bytes everyone else's pictures have. So planes are used only
+the packed conversion is the one whose bytes everyone else's frames have. So planes are used only
 where this machine's swscale is seen to give the very same bytes.
 
 PyAV converts into a frame of its own, whose pixels must then be copied: together, twice the time of
@@ -173,7 +173,7 @@ _PIXELS_TO_COMPARE = 1 << 16
 _MOST_TRIALS = 64
 
 # PyAV before 17, which lerobot wants, knows no threads= (it converts on one), and takes every
-# picture for BT.601 in limited range unless it is told what the frame says of itself.
+# frame for BT.601 in limited range unless it is told what the frame says of itself.
 _OLD_PYAV = int(av.__version__.split(".")[0]) < 17
 ONE_THREAD: dict[str, Any] = {} if _OLD_PYAV else {"threads": 1}
 _BT709, _BT601 = 1, 5
@@ -289,7 +289,7 @@ def _direct_is_exact(kind: Kind) -> bool:
 
 def _agrees(kind: Kind, paint: Callable[[av.VideoFrame, np.ndarray], None]) -> bool:
     """Whether a conversion gives what everyone else's gives."""
-    # Where they differ by one in one pixel of hundreds, a small picture may not show it.
+    # Where they differ by one in one pixel of hundreds, a small frame may not show it.
     trials = -(-_PIXELS_TO_COMPARE // (kind.width * kind.height))
     if kind.form not in _PLANAR_CANDIDATES or trials > _MOST_TRIALS:
         return False

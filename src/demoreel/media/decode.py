@@ -1,4 +1,4 @@
-"""Decoding stretches of packets into pictures, without a demuxer.
+"""Decoding spans of packets into frames, without a demuxer.
 
 A ``Decoder`` belongs to one thread. It keeps a few codec contexts open, keyed by the codec's own
 header, so that a batch over many files of the same camera opens a codec once.
@@ -21,11 +21,11 @@ from demoreel.model.limits import limit
 from demoreel.storage.seekable import Bytes
 
 _MOST_CODECS = 8
-_LEAD_IN = 64  # packets; H.264 keeps 16 pictures, and some of its B-frames are not kept
+_LEAD_IN = 64  # packets; H.264 keeps 16 frames, and some of its B-frames are not kept
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class GopSpan:
     """Frames of one video that are decoded together, from one keyframe on.
 
     Attributes:
@@ -52,7 +52,7 @@ class Stretch:
     def packets(self, start: int) -> np.ndarray:
         """Return the packets to decode when beginning at ``start``, in decoding order.
 
-        Leading pictures of that keyframe are left out unless they are wanted: they lean on the
+        Leading frames of that keyframe are left out unless they are wanted: they lean on the
         GOP before it, so the codec would take them for damaged.
         """
         packets = np.arange(max(start, 0), self.last + 1)
@@ -62,54 +62,54 @@ class Stretch:
 
 
 class Decoder:
-    """Turns stretches into video frames. For one thread."""
+    """Turns spans into video frames. For one thread."""
 
     def __init__(self) -> None:
         self.painter = Painter()
         self._contexts: OrderedDict[Codec, av.VideoCodecContext] = OrderedDict()
 
-    def frames(self, stretch: Stretch) -> Iterator[tuple[int, av.VideoFrame]]:
+    def frames(self, span: GopSpan) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (frame number, frame) for every wanted frame, in presentation order.
 
-        Cost: one read of the stretch's bytes, one decode of each packet in it.
+        Cost: one read of the span's bytes, one decode of each packet in it.
 
         Raises:
             VideoError: Bytes are missing, or the codec finds them damaged, or a wanted frame
-                does not come out. Damage to any packet of the stretch counts, as others lean on
+                does not come out. Damage to any packet of the span counts, as others lean on
                 it; where B-frames reorder it may be found after frames have been yielded.
         """
-        wanted = set(stretch.frames)
-        start = stretch.start
+        wanted = set(span.frames)
+        start = span.start
         try:
-            yield from self._wanted(stretch, start, wanted)
+            yield from self._wanted(span, start, wanted)
         except _Damaged as damaged:
-            # After an H.264 keyframe that is no IDR, packets may tell the codec to forget pictures
+            # After an H.264 keyframe that is no IDR, packets may tell the codec to forget frames
             # from before it (open GOP), or take some frames to become clean (intra refresh). With
-            # a lead-in there are such pictures; what the codec says of it does not matter.
-            if stretch.index.codec_at(start).name != "h264" or start <= 0:
-                raise _error(stretch, damaged) from damaged.__cause__
+            # a lead-in there are such frames; what the codec says of it does not matter.
+            if span.index.codec_at(start).name != "h264" or start <= 0:
+                raise _error(span, damaged) from damaged.__cause__
             try:
-                earlier = int(stretch.index.start_of[max(0, start - _LEAD_IN)])
-                yield from self._wanted(stretch, earlier, wanted)
+                earlier = int(span.index.start_of[max(0, start - _LEAD_IN)])
+                yield from self._wanted(span, earlier, wanted)
             except _Damaged:
-                raise _error(stretch, damaged) from damaged.__cause__
+                raise _error(span, damaged) from damaged.__cause__
 
     def _wanted(
-        self, stretch: Stretch, start: int, wanted: set[int]
+        self, span: GopSpan, start: int, wanted: set[int]
     ) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield the wanted frames, and take them out of ``wanted``."""
-        index = stretch.index
-        packets = _read(stretch, stretch.packets(start))
-        # Taken out while in use: a second stretch begun before the first one's end gets its own.
+        index = span.index
+        packets = _read(span, span.packets(start))
+        # Taken out while in use: a second span begun before the first one's end gets its own.
         codec = index.codec_at(start)
-        context = self._contexts.pop(codec, None) or _open_codec(codec, stretch.name)
+        context = self._contexts.pop(codec, None) or _open_codec(codec, span.name)
         last = -1
         try:
             for packet in (*packets, None):
-                for frame in _decode(context, packet, stretch):
+                for frame in _decode(context, packet, span):
                     number = int(index.frame_of[frame.pts])
                     if frame.is_corrupt:
-                        raise _Damaged("the codec marks a picture as corrupt", number)
+                        raise _Damaged("the codec marks a frame as corrupt", number)
                     if 0 <= number < last:
                         # A muxer that lost the times of B-frames: which is which is unknown.
                         raise _Damaged("the codec shows it after frames that are later", number)
@@ -123,11 +123,11 @@ class Decoder:
             if len(self._contexts) > _MOST_CODECS:
                 self._contexts.popitem(last=False)
         if wanted:
-            raise _Damaged("the codec gave no picture", min(wanted))
+            raise _Damaged("the codec gave no frame", min(wanted))
 
 
 class _Damaged(Exception):
-    """A packet or picture that the codec finds damaged, and the frame that it was to become."""
+    """A packet or frame that the codec finds damaged, and the frame that it was to become."""
 
     def __init__(self, reason: str, frame: int) -> None:
         super().__init__(reason)
@@ -135,32 +135,32 @@ class _Damaged(Exception):
 
 
 def _decode(
-    context: av.VideoCodecContext, packet: av.Packet[Any] | None, stretch: Stretch
+    context: av.VideoCodecContext, packet: av.Packet[Any] | None, span: GopSpan
 ) -> list[Any]:
-    """Return the stretch's own frames that a packet brings out; those of a lead-in are dropped."""
+    """Return the span's own frames that a packet brings out; those of a lead-in are dropped."""
     try:
         frames = context.decode(packet)
     except av.error.FFmpegError as error:
         if packet is None:
-            raise _Damaged(str(error), stretch.frames[-1]) from error
-        if packet.pts is not None and packet.pts >= stretch.start:
-            raise _Damaged(str(error), int(stretch.index.frame_of[packet.pts])) from error
+            raise _Damaged(str(error), span.frames[-1]) from error
+        if packet.pts is not None and packet.pts >= span.start:
+            raise _Damaged(str(error), int(span.index.frame_of[packet.pts])) from error
         return []
-    return [frame for frame in frames if frame.pts is not None and frame.pts >= stretch.start]
+    return [frame for frame in frames if frame.pts is not None and frame.pts >= span.start]
 
 
-def _read(stretch: Stretch, packets: np.ndarray) -> list[av.Packet[Any]]:
-    offsets = stretch.index.offset[packets].tolist()
-    sizes = stretch.index.size[packets].tolist()
+def _read(span: GopSpan, packets: np.ndarray) -> list[av.Packet[Any]]:
+    offsets = span.index.offset[packets].tolist()
+    sizes = span.index.size[packets].tolist()
     begin = min(offsets)
     end = max(map(sum, zip(offsets, sizes, strict=True)))
-    data = stretch.file.read(begin, end - begin)
+    data = span.file.read(begin, end - begin)
     if len(data) < end - begin:
         raise VideoError(
             f"The video is cut off: bytes {begin} to {end} are wanted, "
             f"{len(data)} of them are there.",
             hint="restore the file from a copy",
-            file=stretch.name,
+            file=span.name,
         )
     found = []
     for number, offset, size in zip(packets.tolist(), offsets, sizes, strict=True):
@@ -169,7 +169,7 @@ def _read(stretch: Stretch, packets: np.ndarray) -> list[av.Packet[Any]]:
         packet = av.Packet(size)
         packet.update(data[offset - begin : offset - begin + size])
         # The packet's number travels through the codec as the time stamp, so reordered, dropped
-        # and hidden pictures cannot be taken for one another.
+        # and hidden frames cannot be taken for one another.
         packet.pts = number
         packet.dts = None
         found.append(packet)
@@ -187,7 +187,7 @@ def _open_codec(codec: Codec, name: str) -> av.VideoCodecContext:
         if codec.pix_fmt is not None:
             context.pix_fmt = codec.pix_fmt
         context.color_range, context.colorspace = codec.color_range, codec.colorspace
-        # Parallelism comes from decoding several stretches at once: inside one short stretch,
+        # Parallelism comes from decoding several spans at once: inside one short span,
         # codec threads only add delay.
         context.thread_count = 1
         # Broken data must be an error: by default codecs paint over what they cannot read.
@@ -198,7 +198,7 @@ def _open_codec(codec: Codec, name: str) -> av.VideoCodecContext:
         }
         if codec.name == "h264":
             # Many encoders do not say how far B-frames reorder. The codec would guess, and lose a
-            # picture each time it learns that it guessed wrong; strict, it takes the level's bound.
+            # frame each time it learns that it guessed wrong; strict, it takes the level's bound.
             context.options["strict"] = "strict"
         context.open()
     except (av.error.FFmpegError, ValueError) as error:
@@ -210,11 +210,11 @@ def _open_codec(codec: Codec, name: str) -> av.VideoCodecContext:
     return context
 
 
-def _error(stretch: Stretch, damaged: _Damaged) -> VideoError:
+def _error(span: GopSpan, damaged: _Damaged) -> VideoError:
     return VideoError(
         f"A frame of the video does not decode: {damaged}.",
         hint="restore the file from a copy",
-        file=stretch.name,
+        file=span.name,
         frame=damaged.frame if damaged.frame >= 0 else None,
     )
 

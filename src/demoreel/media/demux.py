@@ -163,7 +163,7 @@ def _times_as_shown(pts: np.ndarray, shown: np.ndarray, opened: _Open, path: str
         order += [frame.pts for frame in context.decode(None) if frame.pts is not None]
     if sorted(order) != np.flatnonzero(shown).tolist():
         raise VideoError(
-            "The video does not say when its packets are shown, and not each becomes a picture: "
+            "The video does not say when its packets are shown, and not each becomes a frame: "
             f"{len(order)} of {shown.sum()} do.",
             hint="bring it into an mp4, or restore the file from a copy",
             file=path,

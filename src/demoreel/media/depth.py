@@ -1,7 +1,7 @@
 """Depth between metres and the 12-bit codes that a video can hold.
 
 Codes are spaced in the logarithm of depth, so that near things keep millimetres and far things lose
-centimetres, as a depth sensor does. Decoding is one table of 4096 values: looking a picture up
+centimetres, as a depth sensor does. Decoding is one table of 4096 values: looking an image up
 in it is cheaper than an exponential per pixel, and gives lerobot's millimetres exactly.
 """
 
@@ -59,7 +59,7 @@ def encode_depth(depth: np.ndarray, code: DepthCode) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def depth_table(code: DepthCode, *, unit: DepthUnit = "mm") -> np.ndarray:
-    """Return the depth of every code: ``depth_table(code)[codes]`` decodes a picture.
+    """Return the depth of every code: ``depth_table(code)[codes]`` decodes an image.
 
     Args:
         code: The mapping the video was encoded with.

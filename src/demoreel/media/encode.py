@@ -1,6 +1,6 @@
-"""Pictures in, one mp4 out, with exactly as many frames as pictures.
+"""Pictures in, one mp4 out, with exactly as many frames as frames.
 
-A video that silently lost or gained a frame shifts every picture after it against the
+A video that silently lost or gained a frame shifts every frame after it against the
 numbers of its row. So the encoder counts what goes in and what comes out, writes timestamps on
 an exact grid (frame ``i`` at ``i / fps``), and refuses to finish a file where the two differ.
 """
@@ -62,13 +62,13 @@ _SEMIPLANAR = ("h264_qsv", "h264_vaapi")
 
 
 class VideoEncoder:
-    """Encodes pictures, one at a time, into one mp4 file.
+    """Encodes frames, one at a time, into one mp4 file.
 
-    Memory is bounded by what the codec itself looks ahead (a few dozen pictures for AV1).
+    Memory is bounded by what the codec itself looks ahead (a few dozen frames for AV1).
     Encoding releases the GIL. Not safe to share between threads; use one per camera.
 
     Attributes:
-        frames: Pictures that went in.
+        frames: Frames that went in.
         whole: How many frames, counted from the first, are all in the packets that came out: what a
             decoder would show if encoding stopped now.
 
@@ -92,13 +92,13 @@ class VideoEncoder:
         Args:
             path: The mp4 file to write; its folder must exist.
             fps: Frames per second; see ``exact_rate``.
-            width: Picture width in pixels.
-            height: Picture height in pixels.
+            width: Frame width in pixels.
+            height: Frame height in pixels.
             settings: Codec and quality; ``VideoSettings()`` when None.
-            threads: Most threads this encoder may use; None is one for small pictures and up to
+            threads: Most threads this encoder may use; None is one for small frames and up to
                 four for large ones.
             log: Where packets are noted before they are written. What it holds already comes first
-                in the video, and ``frames`` counts it; the next picture begins a new GOP.
+                in the video, and ``frames`` counts it; the next frame begins a new GOP.
 
         Raises:
             VideoError: The codec cannot store this size or pixel format, or is not in this build
@@ -139,20 +139,20 @@ class VideoEncoder:
             self.abort()
             raise
 
-    def add(self, picture: np.ndarray) -> None:
-        """Encode the next picture; the array may be reused as soon as this returns.
+    def add(self, image: np.ndarray) -> None:
+        """Encode the next frame; the array may be reused as soon as this returns.
 
         Args:
-            picture: Height x width x 3 uint8 RGB, or height x width uint16 for ``gray12le``.
+            image: Height x width x 3 uint8 RGB, or height x width uint16 for ``gray12le``.
 
         Raises:
-            ArgumentError: The picture has another shape or type; nothing was encoded.
+            ArgumentError: The frame has another shape or type; nothing was encoded.
             VideoError: The encoder or the disk failed; the file is of no use, call ``abort()``.
         """
-        self.add_frame(self._frame_of(picture))
+        self.add_frame(self._frame_of(image))
 
     def add_frame(self, frame: av.VideoFrame) -> None:
-        """Encode the next picture as a decoder gave it, without a way through RGB.
+        """Encode the next frame as a decoder gave it, without a way through RGB.
 
         Args:
             frame: A frame of the video's size and pixel format; its time and kind are set here.
@@ -176,14 +176,14 @@ class VideoEncoder:
                 than finishing the file, for which somebody may wait.
 
         Raises:
-            VideoError: No picture was added, the file could not be finished, or the encoder gave
-                another number of packets than it was given pictures. The file is then removed.
+            VideoError: No frame was added, the file could not be finished, or the encoder gave
+                another number of packets than it was given frames. The file is then removed.
         """
         if self._container is None:
             return self.frames
         if self.frames == 0:
             self.abort()
-            raise VideoError("No pictures were added, so there is no video.", file=self.path)
+            raise VideoError("No frames were added, so there is no video.", file=self.path)
         self._write(None)
         self._ended = self._stream if codec_later else None
         container = self._let_go()
@@ -195,7 +195,7 @@ class VideoEncoder:
         if self._packets != self.frames:
             self.path.unlink(missing_ok=True)
             raise VideoError(
-                f"{self.frames} pictures went into the {self.settings.codec} encoder but "
+                f"{self.frames} frames went into the {self.settings.codec} encoder but "
                 f"{self._packets} packets came out; the video would not match its rows.",
                 file=self.path,
             )
@@ -259,21 +259,21 @@ class VideoEncoder:
         self._container = self._stream = None
         return container
 
-    def _frame_of(self, picture: np.ndarray) -> av.VideoFrame:
+    def _frame_of(self, image: np.ndarray) -> av.VideoFrame:
         if self._gray:
             wanted: tuple[int, ...] = (self.height, self.width)
             dtype: type[np.generic] = np.uint8 if self.settings.pix_fmt == "gray" else np.uint16
         else:
             wanted, dtype = (self.height, self.width, 3), np.uint8
-        if picture.shape != wanted or picture.dtype != dtype:
+        if image.shape != wanted or image.dtype != dtype:
             raise ArgumentError(
-                f"A picture of shape {wanted} and type {np.dtype(dtype)} was expected, "
-                f"not {picture.shape} {picture.dtype}.",
+                f"A frame of shape {wanted} and type {np.dtype(dtype)} was expected, "
+                f"not {image.shape} {image.dtype}.",
                 file=self.path,
             )
         if self._gray:
-            return av.VideoFrame.from_ndarray(picture, format=self.settings.pix_fmt)
-        frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            return av.VideoFrame.from_ndarray(image, format=self.settings.pix_fmt)
+        frame = av.VideoFrame.from_ndarray(image, format="rgb24")
         return self._reformatter.reformat(frame, format=self._input_format, **ONE_THREAD)
 
     @property
@@ -329,14 +329,14 @@ class VideoEncoder:
 
 
 def _threads_for(pixels: int) -> int:
-    """One thread for a small picture, where hand-over costs more than it gains; four at most."""
+    """One thread for a small frame, where hand-over costs more than it gains; four at most."""
     return 1 if pixels <= 320 * 240 else min(4, os.cpu_count() or 1)
 
 
 def _check_size(path: Path, settings: VideoSettings, width: int, height: int) -> None:
     """Raise VideoError for odd sizes where the encoder needs whole chroma samples."""
     if width < 1 or height < 1:
-        raise VideoError(f"A picture of {width}x{height} pixels cannot be encoded.", file=path)
+        raise VideoError(f"A frame of {width}x{height} pixels cannot be encoded.", file=path)
     if settings.codec not in ("h264", "hevc"):
         return
     try:

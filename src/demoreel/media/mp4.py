@@ -111,7 +111,7 @@ class Description:
     Attributes:
         kind: The sample entry's four letters, e.g. ``av01``.
         entry: The sample entry's content.
-        placement: The end of the track header: matrix, width and height of the shown picture.
+        placement: The end of the track header: matrix, width and height of the shown frame.
     """
 
     kind: bytes
@@ -549,7 +549,7 @@ def _presentation_times(stbl: bytes, count: int) -> np.ndarray:
     if shifts is not None:
         rows = _table(shifts, 2)
         signed = rows[:, 1].astype(np.uint32).view(np.int32).astype(np.int64)
-        if rows[:, 0].sum() != count:  # one number wrong, and pictures would change their places
+        if rows[:, 0].sum() != count:  # one number wrong, and frames would change their places
             raise ValueError(f"composition shifts for {rows[:, 0].sum()} of {count} packets")
         times = times + np.repeat(signed, rows[:, 0])
     return times
@@ -569,7 +569,7 @@ def _keyframes(stbl: bytes, count: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """The stretch of the track that is shown, and ticks before it begins (None: no edits)."""
+    """The span of the track that is shown, and ticks before it begins (None: no edits)."""
 
     start: float
     stop: float

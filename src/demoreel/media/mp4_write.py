@@ -1,6 +1,6 @@
 """Writing an mp4 out of other videos' packets: bytes are copied by range, tables are made by numpy.
 
-A muxer looks at every packet; here a stretch of packets that lie side by side is one copy. The
+A muxer looks at every packet; here a span of packets that lie side by side is one copy. The
 table of packets comes first, so that a video can be read while it is fetched. The clock ticks once
 a frame, as in ``remux.py``: frame ``i`` is shown at tick ``i``. Audio (``audio.py``) lies between
 the frames, about a second of each at a time.
@@ -115,7 +115,7 @@ class SplicedVideo(ReadsNow):
         heard = audio_packets(audio, seconds=float(self.frames / rate)) if audio else None
         if heard is None:
             self._head = _header(runs, description, rate)
-            self._pieces = [(run.video, *stretch) for run in runs for stretch in _stretches(run)]
+            self._pieces = [(run.video, *span) for run in runs for span in _spans(run)]
         else:
             mixed = _Interleaved(runs, heard, rate)
             self._head = _header(runs, description, rate, mixed)
@@ -206,7 +206,7 @@ def signature(description: Description) -> tuple[object, ...]:
     """Return what descriptions must share for their packets to lie in one file.
 
     Names of encoders and bit rates may differ; so may the sequence header of AV1, which every
-    keyframe repeats, as long as pictures are of the same format.
+    keyframe repeats, as long as frames are of the same format.
     """
     boxes = [(kind, _essence(kind, content)) for kind, content in description.boxes()]
     size = description.head[24:28]
@@ -220,7 +220,7 @@ def _essence(kind: bytes, content: bytes) -> bytes:
     return bytes([content[1] & 0xE0, content[2] & 0x7F])  # profile; depth and subsampling
 
 
-def _stretches(run: PacketRun) -> Iterator[tuple[int, int]]:
+def _spans(run: PacketRun) -> Iterator[tuple[int, int]]:
     """Yield (offset, length) of the byte ranges to copy: packets side by side are one."""
     index = run.video.index
     yield from _ranges(index.offset[run.packets], index.size[run.packets])
@@ -345,7 +345,7 @@ class _Interleaved:
         self.pieces: list[tuple[Video, int, int]] = []
         first = 0
         for part, stop in zip(parts, stops.tolist(), strict=True):
-            self.pieces += [(part.video, *stretch) for stretch in _stretches(part)]
+            self.pieces += [(part.video, *span) for span in _spans(part)]
             self.pieces += _audio_pieces(heard, first, stop)
             first = stop
         counts = np.diff(np.concatenate([[0], stops]))

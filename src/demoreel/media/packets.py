@@ -1,7 +1,7 @@
 """The packet index: for every frame of a video, which bytes make it.
 
 With it a random frame is three steps: read the bytes from a keyframe on, feed them to a codec,
-take the picture. No demuxer, no seek, no float seconds.
+take the frame. No demuxer, no seek, no float seconds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PacketIndex:
     """Where each packet of a video lies, and which frame it becomes.
 
     Packets are numbered in decoding order, frames in presentation order: frame ``k`` is the
-    ``k``-th picture that a player would show, whatever the packets' order.
+    ``k``-th frame that a player would show, whatever the packets' order.
 
     Attributes:
         codec: How to decode.
@@ -77,7 +77,7 @@ class PacketIndex:
             episode that waits for its encoder); each of them is a keyframe.
         raw_from: The first of those packets.
         nbytes: Memory that the index takes.
-        has_leading: Whether any keyframe is followed by pictures that lean on the GOP before it.
+        has_leading: Whether any keyframe is followed by frames that lean on the GOP before it.
     """
 
     codec: Codec
@@ -122,7 +122,7 @@ class PacketIndex:
         return np.flatnonzero(self.start_of == np.arange(len(self.start_of)))
 
     def ends_of_groups(self, packets: np.ndarray) -> np.ndarray:
-        """Return where the bytes end of the group of pictures that each packet is in.
+        """Return where the bytes end of the GOP that each packet is in.
 
         Only for packets that lie in order.
         """
@@ -157,7 +157,7 @@ def index_packets(
         size: Byte counts.
         pts: Presentation ticks.
         keyframe: Whether decoding may begin at a packet.
-        shown: Whether a packet's picture is presented (edit lists hide some).
+        shown: Whether a packet's frame is presented (edit lists hide some).
         seconds_per_tick: Length of a tick.
         origin: The tick that is second 0.
         raw: See ``PacketIndex``.
@@ -184,8 +184,8 @@ def index_packets(
 def _decoding_starts(pts: np.ndarray, keyframe: np.ndarray) -> np.ndarray:
     """Return, for each packet, the keyframe packet from which it can be decoded.
 
-    A packet that follows a keyframe but is shown before it (a leading picture of an open GOP)
-    may refer to the GOP before, so decoding must begin one keyframe earlier. Leading pictures of
+    A packet that follows a keyframe but is shown before it (a leading frame of an open GOP)
+    may refer to the GOP before, so decoding must begin one keyframe earlier. Leading frames of
     the first keyframe (of a video that was cut there) have no GOP before: -1.
     """
     count = len(pts)

@@ -1,4 +1,4 @@
-"""The bytes of stretches of video, read before they are decoded.
+"""The bytes of GOP spans of video, read before they are decoded.
 
 Where a read waits (a blob in a table, an object store), all that a batch needs of a video is begun
 in one call.
@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from demoreel.errors import VideoError
-from demoreel.media.decode import Stretch
+from demoreel.media.decode import GopSpan
 from demoreel.storage.local import LocalFile, open_file
 from demoreel.storage.seekable import Bytes
 from demoreel.storage.store import StoredFile
@@ -34,7 +34,7 @@ class Loaded:
     def __init__(self, begin: int, data: bytes, behind: Bytes) -> None:
         self._begin = begin
         self._data = data
-        # By its path, a local file is opened again: thousands of stretches may wait at once.
+        # By its path, a local file is opened again: thousands of GOP spans may wait at once.
         self._behind: Bytes | str = behind.path if isinstance(behind, LocalFile) else behind
         self._identity = behind.identity if isinstance(behind, LocalFile) else None
         self.size = len(data)
@@ -44,7 +44,7 @@ class Loaded:
         start = offset - self._begin
         if start >= 0 and start + length <= self.size:
             return self._data[start : start + length]
-        # A stretch that seems damaged is tried once more, from further back.
+        # A GOP span that seems damaged is tried once more, from further back.
         if not isinstance(self._behind, str):
             return self._behind.read(offset, length)
         behind = open_file(self._behind)
@@ -83,14 +83,14 @@ class Arriving:
         return self._behind.read(offset, length)
 
 
-def byte_ranges(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
-    """Return (offset, length) of the bytes that hold each stretch's packets; all of one video.
+def byte_ranges(gop_spans: Sequence[GopSpan]) -> list[tuple[int, int]]:
+    """Return (offset, length) of the bytes that hold each GOP span's packets; all of one video.
 
-    Leading pictures that are not decoded lie in between, and are read with the others.
+    Leading frames that are not decoded lie in between, and are read with the others.
     """
-    index = stretches[0].index
-    frames = np.concatenate([stretch.frames for stretch in stretches])
-    edges = np.cumsum([0, *(len(stretch.frames) for stretch in stretches[:-1])])
+    index = gop_spans[0].index
+    frames = np.concatenate([gop_span.frames for gop_span in gop_spans])
+    edges = np.cumsum([0, *(len(gop_span.frames) for gop_span in gop_spans[:-1])])
     first = np.maximum(np.minimum.reduceat(index.starts(frames), edges), 0)
     last = np.maximum.reduceat(index.packet_of[frames], edges)
     ends = index.offset + index.size
@@ -103,41 +103,41 @@ def byte_ranges(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
     return list(zip(begin.tolist(), (end - begin).tolist(), strict=True))
 
 
-def load(stretch: Stretch) -> Stretch:
-    """Return the stretch with its bytes in memory; it holds no local file open.
+def load(gop_span: GopSpan) -> GopSpan:
+    """Return the GOP span with its bytes in memory; it holds no local file open.
 
     Raises:
         VideoError: The bytes cannot be read.
     """
-    [(begin, length)] = byte_ranges([stretch])
-    return replace(stretch, file=Loaded(begin, stretch.file.read(begin, length), stretch.file))
+    [(begin, length)] = byte_ranges([gop_span])
+    return replace(gop_span, file=Loaded(begin, gop_span.file.read(begin, length), gop_span.file))
 
 
-def begin_loading(file: StoredFile, stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Begin to read stretches of one video, where a read waits; decoding waits for its stretch.
+def begin_loading(file: StoredFile, gop_spans: Sequence[GopSpan]) -> list[GopSpan]:
+    """Begin to read GOP spans of one video, where a read waits; decoding waits for its GOP span.
 
-    Whole groups of pictures are read, so that what is kept of them serves any frame of theirs; but
+    Whole GOPs are read, so that what is kept of them serves any frame of theirs; but
     not of groups so large that this would cost much.
 
     Raises:
         VideoError: The video is cut off.
     """
-    ranges = _whole_groups(stretches, _ranges_inside(stretches))
+    ranges = _whole_groups(gop_spans, _ranges_inside(gop_spans))
     return [
-        replace(stretch, file=Arriving(begin, length, future, file))
-        for stretch, (begin, length), future in zip(
-            stretches, ranges, file.read_ranges(ranges), strict=True
+        replace(gop_span, file=Arriving(begin, length, future, file))
+        for gop_span, (begin, length), future in zip(
+            gop_spans, ranges, file.read_ranges(ranges), strict=True
         )
     ]
 
 
 def _whole_groups(
-    stretches: Sequence[Stretch], ranges: Sequence[tuple[int, int]]
+    gop_spans: Sequence[GopSpan], ranges: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    index = stretches[0].index
+    index = gop_spans[0].index
     if not index.lies_in_order:
         return list(ranges)
-    last = np.array([stretch.last for stretch in stretches])
+    last = np.array([gop_span.last for gop_span in gop_spans])
     end = index.ends_of_groups(last)
     found = []
     for (begin, length), stop in zip(ranges, end.tolist(), strict=True):
@@ -146,13 +146,13 @@ def _whole_groups(
     return found
 
 
-def _ranges_inside(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
-    ranges = byte_ranges(stretches)
-    size = stretches[0].file.size
+def _ranges_inside(gop_spans: Sequence[GopSpan]) -> list[tuple[int, int]]:
+    ranges = byte_ranges(gop_spans)
+    size = gop_spans[0].file.size
     if max(begin + length for begin, length in ranges) > size:
         raise VideoError(
             f"The video is cut off: it has {size} bytes, and more are wanted.",
             hint="restore the file from a copy",
-            file=stretches[0].name,
+            file=gop_spans[0].name,
         )
     return ranges

@@ -36,8 +36,8 @@ class Signature:
 
     Attributes:
         codec: Name of the codec, e.g. ``h264``.
-        width: Picture width in pixels.
-        height: Picture height in pixels.
+        width: Frame width in pixels.
+        height: Frame height in pixels.
         pix_fmt: Pixel format, e.g. ``yuv420p``.
         header: The codec's parameter sets, where they are not repeated in the packets.
         others: What the file holds besides the video, e.g. ``audio``: joining would drop it.
@@ -101,7 +101,7 @@ def join(
         rate = exact_rate(fps) if fps else _rate_of(stream, sources[0])
         wanted = _signature(container, stream)
     orders = [_presentation_order(source, wanted, sources[0]) for source in sources]
-    # A packet may be decoded this many ticks before its picture is shown; one delay for all
+    # A packet may be decoded this many ticks before its frame is shown; one delay for all
     # sources keeps decoding times rising across the seams.
     delay = max(place - shown for order in orders for place, shown in enumerate(order))
     try:

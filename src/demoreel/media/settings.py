@@ -50,8 +50,8 @@ HARDWARE_ENCODERS: Mapping[str, Codec] = MappingProxyType(
 """Encoders that need a machine that has them, in the order in which ``auto`` tries them."""
 
 # Chosen so that one core keeps up with a 640x480 camera at 30 fps. SVT-AV1 is faster still at 10
-# and above (LeRobot takes 12), but there it leaves blocks of the frame before in a picture where
-# much changes at once: measured on stamped pictures, 4 of 100 frames at GOP 32, none at preset 9.
+# and above (LeRobot takes 12), but there it leaves blocks of the frame before in a frame where
+# much changes at once: measured on stamped frames, 4 of 100 frames at GOP 32, none at preset 9.
 _FAST_PRESETS: Mapping[Codec, int | str | None] = MappingProxyType(
     {"av1": 9, "h264": "superfast", "hevc": "ultrafast", "vp9": 8, "mpeg4": None, "ffv1": None}
 )
@@ -312,7 +312,7 @@ def encoder_options(settings: VideoSettings, *, threads: int) -> dict[str, str]:
             f":pools={threads}:frame-threads={min(threads, 2)}"
         )
     elif settings.codec == "vp9":
-        # No lag and no hidden frames: each picture gives its packet at once.
+        # No lag and no hidden frames: each frame gives its packet at once.
         own = {"crf": crf, "b": "0", "deadline": "realtime", "cpu-used": speed}
         own |= {"lag-in-frames": "0", "auto-alt-ref": "0"}
     elif settings.codec == "ffv1":

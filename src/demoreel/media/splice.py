@@ -1,10 +1,10 @@
 """Where in a video other packets may come before, so that players run across the seam in order.
 
 demoreel decodes from keyframe to keyframe and would not mind. But a decoder that runs on from one
-clip into the next orders pictures by counters in their headers, and only some keyframes begin these
-anew: every one of AV1 and VP9, of H.264 and HEVC the IDR pictures. A clip that begins with another
+clip into the next orders frames by counters in their headers, and only some keyframes begin these
+anew: every one of AV1 and VP9, of H.264 and HEVC the IDR frames. A clip that begins with another
 one needs a file of its own. (HEVC could say "broken link" there instead, but FFmpeg 8 then takes
-pictures before and after the seam for one another.)
+frames before and after the seam for one another.)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def begins_anew(video: Video, packet: int) -> bool:
 def with_lead_in(index: PacketIndex, packet: int) -> int:
     """Return where to begin so that a keyframe that is no IDR decodes as in the whole video.
 
-    After such a keyframe, H.264 may ask the decoder to forget pictures from before it, which it
+    After such a keyframe, H.264 may ask the decoder to forget frames from before it, which it
     then has to have.
     """
     if index.codec.name != "h264":

@@ -85,13 +85,13 @@ class Feature:
 
     def _check(self, where: str) -> None:
         if self.is_camera:
-            if len(self.shape) not in (2, 3) or self.picture_shape[2] > _MOST_CHANNELS:
+            if len(self.shape) not in (2, 3) or self.image_shape[2] > _MOST_CHANNELS:
                 raise MetadataError(
                     f"Camera {self.key!r} has shape {quoted(list(self.shape))}; "
                     "height, width and channels were expected.",
                     file=where,
                 )
-            height, width, _ = self.picture_shape
+            height, width, _ = self.image_shape
             refuse_above(
                 "IMAGE_PIXELS",
                 height * width,
@@ -137,12 +137,12 @@ class Feature:
 
     @property
     def is_image(self) -> bool:
-        """A camera whose frames lie as encoded pictures in the tables."""
+        """A camera whose frames lie as encoded images in the tables."""
         return self.dtype == "image"
 
     @property
     def is_camera(self) -> bool:
-        """A camera, depth or not, in video or in pictures."""
+        """A camera, depth or not, in video or in images."""
         return self.is_video or self.is_image
 
     @property
@@ -182,7 +182,7 @@ class Feature:
         return () if self.shape == (1,) else self.shape
 
     @property
-    def picture_shape(self) -> tuple[int, int, int]:
+    def image_shape(self) -> tuple[int, int, int]:
         """A camera's (height, width, channels), whichever order the metadata uses."""
         if len(self.shape) == 2:
             return (self.shape[0], self.shape[1], 1)

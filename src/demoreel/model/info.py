@@ -140,7 +140,7 @@ class Info:
 
     @property
     def image_keys(self) -> tuple[str, ...]:
-        """Keys of the cameras stored as encoded pictures."""
+        """Keys of the cameras stored as encoded images."""
         return tuple(key for key, feature in self.features.items() if feature.is_image)
 
     @property

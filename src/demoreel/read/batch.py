@@ -1,4 +1,4 @@
-"""One batch: a take of rows, a plan of pictures, one round of decoding."""
+"""One batch: a take of rows, a plan of images, one round of decoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from demoreel.layouts.base import Column, Reader
 from demoreel.model.depth import DepthUnit
-from demoreel.read.pictures import Allocate, Camera, Prepared, Size
+from demoreel.read.cameras import Allocate, Camera, Prepared, Size
 from demoreel.read.pool import DecodePool, Job
 from demoreel.read.windows import Expanded, expand
 from demoreel.storage.forks import renew_in_children
@@ -33,8 +33,8 @@ class BatchReader:
         reader: The dataset's layout.
         cameras: Cameras to decode; the others are left out of the samples.
         offsets: Frame offsets by feature key.
-        size: Height and width to scale pictures to.
-        depth_unit: Unit of depth pictures.
+        size: Height and width to scale images to.
+        depth_unit: Unit of depth images.
         threads: Decoding threads; None chooses.
     """
 
@@ -69,17 +69,17 @@ class BatchReader:
 
         Args:
             rows: Positions in the dataset.
-            allocate: Makes the arrays that pictures are decoded into.
+            allocate: Makes the arrays that images are decoded into.
         """
         windows = self._windows(rows)
         values: dict[str, Column] = {}
         jobs: list[Iterator[Job]] = []
         cameras, others = self._begun(rows, windows)
         for key, prepared in cameras.items():
-            pictures, more = prepared.fill(allocate)
+            images, more = prepared.fill(allocate)
             if key in windows:
-                pictures = pictures.reshape(*windows[key].rows.shape, *pictures.shape[1:])
-            values[key] = pictures
+                images = images.reshape(*windows[key].rows.shape, *images.shape[1:])
+            values[key] = images
             jobs.append(more)
         if others is None:
             self.pool.run(
@@ -113,11 +113,11 @@ class BatchReader:
     def _begun(
         self, rows: np.ndarray, windows: Mapping[str, Expanded]
     ) -> tuple[dict[str, Prepared], Future[dict[str, Column]] | None]:
-        """Return the pictures, ready to be decoded, and the other columns if they are under way."""
+        """Return the images, ready to be decoded, and the other columns if they are under way."""
         if self._ahead is None:
             return self._prepare(rows, windows), None
         plan = self._ahead.take(rows) or self._plan(rows, windows)
-        return plan.pictures, plan.rows
+        return plan.images, plan.rows
 
     def _plan(self, rows: np.ndarray, windows: Mapping[str, Expanded]) -> _Plan:
         """Begin to fetch all that a batch needs, at the same time."""
@@ -155,11 +155,11 @@ class _Plan:
     """A batch of which all bytes are on their way.
 
     Attributes:
-        pictures: What only has to be decoded, by camera.
+        images: What only has to be decoded, by camera.
         rows: The other columns.
     """
 
-    pictures: dict[str, Prepared]
+    images: dict[str, Prepared]
     rows: Future[dict[str, Column]]
 
 

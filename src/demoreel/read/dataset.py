@@ -25,6 +25,7 @@ from demoreel.layouts.detect import open_reader
 from demoreel.model import Episodes, Feature, Info, Stats, Tasks
 from demoreel.model.depth import DepthUnit
 from demoreel.read.batch import Batch, BatchReader, sample_of
+from demoreel.read.cameras import Allocate, Size
 from demoreel.read.episode import EpisodeView
 from demoreel.read.follow import (
     ATTEMPTS,
@@ -39,7 +40,6 @@ from demoreel.read.follow import (
     same_places,
 )
 from demoreel.read.memory import Recycler
-from demoreel.read.pictures import Allocate, Size
 from demoreel.read.pool import DecodePool
 from demoreel.read.windows import Windows, frame_offsets
 from demoreel.storage.external import AllowExternal, allow_external, listed_prefixes
@@ -54,7 +54,7 @@ T = TypeVar("T")
 class Dataset:
     """A dataset opened in place; made by ``demoreel.open``.
 
-    Behaves like a sequence of samples. A sample is a dict of numpy arrays: pictures are
+    Behaves like a sequence of samples. A sample is a dict of numpy arrays: images are
     (channels, height, width), uint8; a window adds a leading axis and a ``KEY_is_pad`` mask. Text,
     language and the ``task`` are Python values.
 
@@ -337,7 +337,7 @@ class Dataset:
 
     @property
     def is_remote(self) -> bool:
-        """Whether its pictures lie in an object store or on the Hub."""
+        """Whether its images lie in an object store or on the Hub."""
         return self._reader.is_remote
 
     @property
@@ -392,14 +392,14 @@ class Dataset:
     ) -> Batch:
         """Return many samples at once, each key with a leading axis.
 
-        Cost: one take of rows; each picture is decoded once, also if several samples want it;
-        stretches of video decode on ``decode_threads`` threads.
+        Cost: one take of rows; each image is decoded once, also if several samples want it;
+        spans of video decode on ``decode_threads`` threads.
 
         Args:
             indices: Frame numbers in this dataset; negative ones count from the end. Batches in
                 their ``upcoming``, if they have that (``demoreel.torch.PrefetchBatchSampler``), are
                 fetched meanwhile.
-            allocate: Makes the arrays that pictures are decoded into; by default, memory of
+            allocate: Makes the arrays that images are decoded into; by default, memory of
                 batches that have been dropped serves again.
 
         Raises:
@@ -463,7 +463,7 @@ class Dataset:
         Args:
             query: One SELECT in DuckDB's SQL, over the tables ``frames`` (a row a frame, dots in
                 names become underscores; quoted, ``"observation.state"`` works too), ``episodes``,
-                ``tasks`` and ``videos``. Arrays count from 1. Pictures are left out.
+                ``tasks`` and ``videos``. Arrays count from 1. Images are left out.
 
         Raises:
             ArgumentError: The query is not one SELECT, or DuckDB does not accept it.
@@ -493,9 +493,9 @@ class Dataset:
 
         Args:
             columns: Only these columns; None is all but the cameras.
-            cameras: Cameras whose pictures belong to the rows: (length, channels, height, width),
+            cameras: Cameras whose images belong to the rows: (length, channels, height, width),
                 as in samples. An episode is then held in a worker's memory, decoded.
-            encoded: Give pictures encoded instead, a list of bytes: as they lie in the tables,
+            encoded: Give images encoded instead, a list of bytes: as they lie in the tables,
                 those from videos as PNG (depth of 16 bits, in millimetres).
             blocks: Into how many blocks Ray divides the episodes; None leaves it to Ray.
 

@@ -1,4 +1,4 @@
-"""One episode: whole columns, and its pictures one after the other."""
+"""One episode: whole columns, and its images one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from demoreel.errors import ArgumentError, UnknownKeyError, nearest
 from demoreel.layouts.base import Column, Reader, VideoClip
 from demoreel.media.decode import group_frames
 from demoreel.model import Episode, Feature
-from demoreel.read.pictures import Camera
+from demoreel.read.cameras import Camera
 
 if TYPE_CHECKING:
     from demoreel.read.dataset import Dataset
@@ -60,10 +60,10 @@ class EpisodeView:
         return self._dataset.following(lambda: self._reader.rows(rows, [key])[key])
 
     def frames(self, camera: str, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray]:
-        """Iterate over a camera's pictures in order: (height, width, 3), uint8.
+        """Iterate over a camera's images in order: (height, width, 3), uint8.
 
         Depth cameras give (height, width) float32 in millimetres. Memory stays bounded: about 64
-        pictures are decoded at a time, or one group of pictures where that is larger.
+        images are decoded at a time, or one GOP where that is larger.
 
         Args:
             camera: The camera's key.
@@ -72,7 +72,7 @@ class EpisodeView:
 
         Raises:
             UnknownKeyError: There is no such camera.
-            ArgumentError: The stretch is not inside the episode.
+            ArgumentError: The span is not inside the episode.
         """
         features = self._reader.info.features
         if camera not in self._reader.info.cameras:
@@ -84,13 +84,13 @@ class EpisodeView:
         end = len(self) if stop is None else stop
         if not 0 <= start <= end <= len(self):
             raise ArgumentError(f"Frames {start} to {end} are not inside {len(self)} frames.")
-        return self._pictures(features[camera], start, end)
+        return self._images(features[camera], start, end)
 
-    def _pictures(self, camera: Feature, start: int, stop: int) -> Iterator[np.ndarray]:
+    def _images(self, camera: Feature, start: int, stop: int) -> Iterator[np.ndarray]:
         follow = self._dataset.following
         for rows in follow(lambda: list(self._portions(camera.key, start, stop))):
-            for picture in follow(partial(self._decoded, camera, rows)):
-                yield picture[0] if camera.is_depth else picture.transpose(1, 2, 0)
+            for image in follow(partial(self._decoded, camera, rows)):
+                yield image[0] if camera.is_depth else image.transpose(1, 2, 0)
 
     def _decoded(self, camera: Feature, rows: np.ndarray) -> np.ndarray:
         out, jobs = Camera(self._reader, camera, None, "mm").plan(rows, np.empty)
@@ -98,7 +98,7 @@ class EpisodeView:
         return out
 
     def _portions(self, camera: str, start: int, stop: int) -> Iterator[np.ndarray]:
-        """Cut the rows into portions that end where groups of pictures end."""
+        """Cut the rows into portions that end where GOPs end."""
         rows = self._rows(start, stop)
         if self._reader.in_tables(camera):
             for at in range(0, len(rows), _FRAMES_AT_ONCE):

@@ -21,7 +21,7 @@ from demoreel.errors import DemoreelError, PictureError, VideoError
 from demoreel.layouts.base import Reader, VideoClip
 from demoreel.layouts.columns import FEW_BYTES, image_steps
 from demoreel.media.colour import depth_codes
-from demoreel.media.decode import Decoder, Stretch
+from demoreel.media.decode import Decoder, GopSpan
 from demoreel.media.packets import PacketIndex
 from demoreel.media.video import Video
 from demoreel.model import Feature
@@ -354,8 +354,8 @@ class VideoRun:
         """
         number: int | None = None
         try:
-            stretch = Stretch(self.video.index, self.video.file, self.video.name, (*self.frames,))
-            for number, shown in decoder.frames(stretch):
+            span = GopSpan(self.video.index, self.video.file, self.video.name, (*self.frames,))
+            for number, shown in decoder.frames(span):
                 depth = self.camera.is_depth
                 yield frame(depth_codes(shown) if depth else decoder.painter.packed(shown))
                 number = None

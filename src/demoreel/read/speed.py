@@ -1,7 +1,7 @@
 """How fast a dataset loads on this machine, against the floor.
 
-The floor is what no reader can beat: decoding and converting the very same stretches of video (or
-encoded pictures), found and loaded beforehand, on as many threads, into one picture's memory. What
+The floor is what no reader can beat: decoding and converting the very same spans of video (or
+encoded images), found and loaded beforehand, on as many threads, into one image's memory. What
 a reader adds to it is planning, reading bytes and rows, and making batches.
 
 Machines are noisy, so rounds of the two alternate, each pair on the same random frames, and medians
@@ -22,12 +22,12 @@ import numpy as np
 
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
-from demoreel.media.decode import Decoder, Stretch, group_frames
+from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.preload import load
 from demoreel.media.video import Video
 from demoreel.model import Feature
+from demoreel.read.cameras import Camera
 from demoreel.read.dataset import Dataset
-from demoreel.read.pictures import Camera
 from demoreel.read.pool import DecodePool, Job
 from demoreel.read.windows import expand
 
@@ -47,7 +47,7 @@ class Speed:
         samples_per_s: Median over the rounds, through ``Dataset.batch``.
         floor_samples_per_s: Median over the rounds; None where no camera is to be decoded.
         share: Median over the rounds of reader to floor; 1 would be perfect.
-        bytes_per_sample: Encoded bytes that a sample needs, those of shared stretches split.
+        bytes_per_sample: Encoded bytes that a sample needs, those of shared spans split.
     """
 
     window: int
@@ -72,7 +72,7 @@ def measure_speed(
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> Speed:
-    """Load random batches of a dataset, and decode the same pictures without the reader.
+    """Load random batches of a dataset, and decode the same images without the reader.
 
     Args:
         root: The dataset's folder.
@@ -178,7 +178,7 @@ class _Floor:
         self.loaded_bytes = 0
 
     def prepare(self, batches: list[np.ndarray]) -> list[Job]:
-        """Return the jobs that decode these batches' pictures, each batch's duplicates left out."""
+        """Return the jobs that decode these batches' images, each batch's duplicates left out."""
         self.loaded_bytes = 0
         jobs: list[Job] = []
         episodes = self._dataset.reader.episodes
@@ -193,17 +193,17 @@ class _Floor:
         return jobs
 
     def _video_jobs(self, camera: Camera, rows: np.ndarray) -> Iterator[Job]:
-        for stretch in stretches(self._dataset.reader, camera.feature, rows):
-            loaded = load(stretch)
+        for span in spans(self._dataset.reader, camera.feature, rows):
+            loaded = load(span)
             self.loaded_bytes += loaded.file.size
             yield self._video_job(camera, loaded)
 
-    def _video_job(self, camera: Camera, stretch: Stretch) -> Job:
-        codec = stretch.index.codec
+    def _video_job(self, camera: Camera, span: GopSpan) -> Job:
+        codec = span.index.codec
 
         def decode(decoder: Decoder) -> None:
             desk = self._desk(camera.feature, codec.height, codec.width)
-            for _, frame in decoder.frames(stretch):
+            for _, frame in decoder.frames(span):
                 camera.paint(decoder, frame, desk)
 
         return decode
@@ -222,7 +222,7 @@ class _Floor:
         return decode
 
     def _desk(self, feature: Feature, height: int, width: int) -> np.ndarray:
-        """Return the calling thread's memory for one picture of this kind."""
+        """Return the calling thread's memory for one image of this kind."""
         shape = (1 if feature.is_depth else 3, height, width)
         desks: dict[tuple[int, ...], np.ndarray] = self._threads.__dict__.setdefault("desks", {})
         if shape not in desks:
@@ -230,8 +230,8 @@ class _Floor:
         return desks[shape]
 
 
-def stretches(reader: Reader, camera: Feature, rows: np.ndarray) -> Iterator[Stretch]:
-    """Yield the stretches of video that hold these distinct, ascending rows' pictures."""
+def spans(reader: Reader, camera: Feature, rows: np.ndarray) -> Iterator[GopSpan]:
+    """Yield the spans of video that hold these distinct, ascending rows' images."""
     episodes = reader.episodes
     positions = episodes.positions_of_rows(rows)
     videos: dict[str, tuple[Video, list[np.ndarray]]] = {}
@@ -242,4 +242,4 @@ def stretches(reader: Reader, camera: Feature, rows: np.ndarray) -> Iterator[Str
         frames.append(clip.frames(part - int(episodes.start[position])))
     for video, parts in videos.values():
         for group in group_frames(video.index, np.unique(np.concatenate(parts))):
-            yield Stretch(video.index, video.file, video.name, group)
+            yield GopSpan(video.index, video.file, video.name, group)

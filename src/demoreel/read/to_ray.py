@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demoreel.errors import ArgumentError, MissingExtraError, UnknownKeyError, nearest
-from demoreel.media.picture_encode import PictureCodec, encode_picture
+from demoreel.media.image_encode import ImageCodec, encode_image
 from demoreel.model import Feature
 from demoreel.storage.place import RemotePlace
 
@@ -32,7 +32,7 @@ class _Order:
         state: The arguments that the dataset is opened with, pickled.
         columns: Columns.
         cameras: Cameras.
-        encoded: Whether pictures are handed out encoded.
+        encoded: Whether images are handed out encoded.
     """
 
     state: bytes
@@ -127,9 +127,9 @@ def _episode(row: Mapping[str, Any], order: _Order) -> dict[str, Any]:
         batch = dataset.batch(frames)
         for key in order.cameras:
             if key not in kept:
-                pictures = batch[key]
+                images = batch[key]
                 feature = dataset.features[key]
-                found[key] = _as_pngs(pictures, feature) if order.encoded else pictures
+                found[key] = _as_pngs(images, feature) if order.encoded else images
     return {
         **found,
         "episode_index": episode.index,
@@ -143,10 +143,10 @@ def _encoded(dataset: Dataset, rows: np.ndarray, key: str) -> list[bytes]:
     return dataset.reader.encoded(rows, key)
 
 
-def _as_pngs(pictures: np.ndarray, feature: Feature) -> list[bytes]:
-    """Return pictures without loss; depth in whole millimetres (or metres, as they were opened)."""
-    codec = PictureCodec("png")
+def _as_pngs(images: np.ndarray, feature: Feature) -> list[bytes]:
+    """Return images without loss; depth in whole millimetres (or metres, as they were opened)."""
+    codec = ImageCodec("png")
     if feature.is_depth:
-        whole = np.rint(pictures[:, 0]).clip(0, _MOST_DEPTH).astype(np.uint16)
-        return [encode_picture(picture, codec) for picture in whole]
-    return [encode_picture(picture.transpose(1, 2, 0), codec) for picture in pictures]
+        whole = np.rint(images[:, 0]).clip(0, _MOST_DEPTH).astype(np.uint16)
+        return [encode_image(image, codec) for image in whole]
+    return [encode_image(image.transpose(1, 2, 0), codec) for image in images]

@@ -11,11 +11,11 @@ import numpy as np
 from demoreel.errors import ArgumentError, FrameMismatchError, PictureError
 from demoreel.layouts.base import Reader
 from demoreel.media.decode import Decoder
-from demoreel.media.picture_encode import PictureCodec, encode_picture
-from demoreel.media.pictures import decode_picture, picture_size
+from demoreel.media.image_encode import ImageCodec, encode_image
+from demoreel.media.images import decode_image, image_size
 from demoreel.model import Feature
+from demoreel.read.cameras import wrong_size
 from demoreel.read.in_order import FrameRuns, ImageRun, VideoRun, in_order
-from demoreel.read.pictures import wrong_size
 from demoreel.read.pool import default_threads
 
 MOST_ROWS = 256
@@ -24,12 +24,12 @@ MOST_ROWS = 256
 _BYTES_WAITING = 64 << 20
 
 
-def encoded_pictures(
+def encoded_images(
     reader: Reader,
     *,
     first: int,
     stop: int,
-    codec: PictureCodec,
+    codec: ImageCodec,
     threads: int | None = None,
 ) -> Generator[dict[str, list[bytes]]]:
     """Encode every camera's frames of the episodes at positions ``first`` to ``stop`` - 1.
@@ -69,7 +69,7 @@ def encoded_pictures(
     for camera in cameras:
         if codec.name == "source" and not reader.in_tables(camera.key):
             raise ArgumentError(
-                "Video frames have no source picture bytes to keep.",
+                "Video frames have no source image bytes to keep.",
                 hint="choose jpeg, png or webp-lossless",
                 dataset=reader.root,
                 camera=camera.key,
@@ -78,7 +78,7 @@ def encoded_pictures(
 
 
 def _portions(
-    reader: Reader, cameras: list[Feature], first: int, stop: int, codec: PictureCodec, threads: int
+    reader: Reader, cameras: list[Feature], first: int, stop: int, codec: ImageCodec, threads: int
 ) -> Generator[dict[str, list[bytes]]]:
     if not cameras:
         return
@@ -91,19 +91,19 @@ def _portions(
     yield from in_order(jobs, keys, threads=threads, most=MOST_ROWS, room=_BYTES_WAITING, size=len)
 
 
-def _encoded(run: VideoRun | ImageRun, codec: PictureCodec, decoder: Decoder) -> Iterator[bytes]:
-    declared = run.camera.picture_shape[:2]
+def _encoded(run: VideoRun | ImageRun, codec: ImageCodec, decoder: Decoder) -> Iterator[bytes]:
+    declared = run.camera.image_shape[:2]
     keep = codec.name == "source" or run.camera.is_depth
 
     def image(data: bytes) -> bytes:
-        found = picture_size(data)
+        found = image_size(data)
         if found != declared:
             raise PictureError(wrong_size(found, declared))
-        return data if keep else encode_picture(decode_picture(data, on_desk=True), codec)
+        return data if keep else encode_image(decode_image(data, on_desk=True), codec)
 
     def frame(shown: np.ndarray) -> bytes:
         if shown.shape[:2] != declared:
             raise FrameMismatchError(wrong_size(shown.shape[:2], declared))
-        return encode_picture(shown, codec)
+        return encode_image(shown, codec)
 
     return run.decode(decoder, image, frame)

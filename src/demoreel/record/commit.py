@@ -100,7 +100,7 @@ class Committer:
 
         Args:
             episode: The episode.
-            filmed: The counts of its videos' pictures.
+            filmed: The counts of its videos' images.
             videos: Gives the videos; called late, so that it may wait for them.
             numbers: What ``count_numbers`` said of it; without, it is asked here.
             replaces: Files that the commit deletes: see ``EpisodeDraft``.
@@ -110,8 +110,8 @@ class Committer:
             DiskFullError: There is no room; nothing was committed, and this may be tried again.
         """
         counts = {**episode.counts, **filmed}
-        images = {key: len(pictures) for key, pictures in episode.images.items()}
-        self._refuse_other_lengths(episode, images)
+        encoded = {key: len(of_camera) for key, of_camera in episode.images.items()}
+        self._refuse_other_lengths(episode, encoded)
 
         def finished() -> dict[str, ProbedVideo]:
             found = videos()
@@ -147,11 +147,11 @@ class Committer:
     def _refuse_other_counts(
         self, filmed: Mapping[str, LevelCounts], videos: Mapping[str, FinishedVideo]
     ) -> None:
-        """The statistics were made of what was counted; a video must hold those very pictures."""
+        """The statistics were made of what was counted; a video must hold those very images."""
         for key, video in videos.items():
             if not np.array_equal(filmed[key].histogram(), video.stats.histogram()):
                 raise FrameMismatchError(
-                    "The camera's video holds other pictures than were counted.",
+                    "The camera's video holds other images than were counted.",
                     hint="the episode is not saved; discard it and record it again",
                     dataset=self._root,
                     episode=self._appender.episodes,

@@ -242,7 +242,7 @@ def _counts(persisted: PersistedEpisode, info: Info) -> dict[str, LevelCounts]:
     noted = persisted.manifest.note.get("counts")
     if not isinstance(noted, dict) or set(noted) != set(info.image_keys):
         raise VideoError(
-            "A saved episode does not count the levels of its pictures.",
+            "A saved episode does not count the levels of its images.",
             file=persisted.manifest.folder / MANIFEST,
         )
     counts = {}

@@ -30,13 +30,13 @@ class CheckedFrame:
     Attributes:
         numbers: Numbers, in their declared dtype and shape.
         values: Text and language.
-        pictures: For each camera height x width x 3 of uint8, or height x width of uint16 depth.
+        images: For each camera height x width x 3 of uint8, or height x width of uint16 depth.
         task: What the robot is doing.
     """
 
     numbers: dict[str, np.ndarray]
     values: dict[str, Any]
-    pictures: dict[str, np.ndarray]
+    images: dict[str, np.ndarray]
     task: str
 
 
@@ -61,7 +61,7 @@ class FrameCheck:
     def __call__(
         self, frame: Mapping[str, Any], *, task: str | None = None, number: int | None = None
     ) -> CheckedFrame:
-        """Return the frame, checked; the pictures may share memory with the caller's.
+        """Return the frame, checked; the images may share memory with the caller's.
 
         Args:
             frame: The values.
@@ -83,7 +83,7 @@ class FrameCheck:
             except ArgumentError as error:
                 raise type(error)(error.what, hint=error.hint, frame=number) from error
             if feature.is_camera:
-                checked.pictures[key] = value
+                checked.images[key] = value
             elif feature.is_numeric:
                 if not self._allow_nan and value.dtype.kind == "f" and not np.isfinite(value).all():
                     raise ArgumentError(
@@ -132,7 +132,7 @@ def _maker_of(feature: Feature) -> Callable[[Feature, Any], Any]:
     if feature.is_depth:
         return _depth
     if feature.is_camera:
-        return _picture
+        return _image
     if feature.is_string:
         return _text
     return _language if feature.is_language else _number
@@ -168,35 +168,35 @@ def _language(feature: Feature, value: Any) -> list[Any]:
     return copy.deepcopy(list(value))
 
 
-def _picture(feature: Feature, value: Any) -> np.ndarray:
-    picture = np.asarray(value)
-    height, width, channels = feature.picture_shape
-    if picture.shape == (channels, height, width) and picture.shape != (height, width, channels):
-        picture = picture.transpose(1, 2, 0)
-    if picture.shape != (height, width, channels):
+def _image(feature: Feature, value: Any) -> np.ndarray:
+    image = np.asarray(value)
+    height, width, channels = feature.image_shape
+    if image.shape == (channels, height, width) and image.shape != (height, width, channels):
+        image = image.transpose(1, 2, 0)
+    if image.shape != (height, width, channels):
         raise ArgumentError(
-            f"Camera {feature.key!r} gave a picture of shape {np.shape(value)}; "
+            f"Camera {feature.key!r} gave an image of shape {np.shape(value)}; "
             f"{(height, width, channels)} was declared."
         )
-    if picture.dtype == np.uint8:
-        return picture
-    if picture.dtype.kind == "f":
-        if not (np.isfinite(picture).all() and picture.min() >= 0 and picture.max() <= 1):
+    if image.dtype == np.uint8:
+        return image
+    if image.dtype.kind == "f":
+        if not (np.isfinite(image).all() and image.min() >= 0 and image.max() <= 1):
             raise ArgumentError(
-                f"Camera {feature.key!r} gave a picture of floats that are not all in 0..1."
+                f"Camera {feature.key!r} gave an image of floats that are not all in 0..1."
             )
-        return (picture * 255).astype(np.uint8)
+        return (image * 255).astype(np.uint8)
     raise ArgumentError(
-        f"Camera {feature.key!r} gave a picture of {picture.dtype}; uint8 is recorded."
+        f"Camera {feature.key!r} gave an image of {image.dtype}; uint8 is recorded."
     )
 
 
 def _depth(feature: Feature, value: Any) -> np.ndarray:
     depth = np.asarray(value)
-    height, width, _ = feature.picture_shape
+    height, width, _ = feature.image_shape
     if depth.shape not in ((height, width), (height, width, 1), (1, height, width)):
         raise ArgumentError(
-            f"Depth camera {feature.key!r} gave a picture of shape {depth.shape}; "
+            f"Depth camera {feature.key!r} gave an image of shape {depth.shape}; "
             f"{(height, width)} was declared."
         )
     depth = depth.reshape(height, width)
@@ -220,7 +220,7 @@ def _code_of_millimetres(code: DepthCode) -> np.ndarray:
 
 
 def _whole_millimetres(feature: Feature, depth: np.ndarray) -> np.ndarray:
-    """Return depth as the 16-bit picture that an image camera stores: no value is lost."""
+    """Return depth as the 16-bit image that an image camera stores: no value is lost."""
     if depth.dtype == np.uint16:
         return depth
     millimetres = np.rint(depth * 1000.0) if depth.dtype.kind == "f" else depth

@@ -1,6 +1,6 @@
 """Pictures of image cameras, encoded beside the loop: lossless PNG, kept until it is saved.
 
-A picture that waits is in memory up to a limit, and in a file beyond it, so that the loop neither
+An image that waits is in memory up to a limit, and in a file beyond it, so that the loop neither
 waits for the encoder nor fills the memory.
 """
 
@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 
 from demoreel.errors import EncoderBehindError
-from demoreel.media.picture_encode import PictureCodec, encode_picture
+from demoreel.media.image_encode import ImageCodec, encode_image
 from demoreel.stats.running import LevelCounts
 from demoreel.storage.no_room import reason_of
 
-_PNG = PictureCodec("png")
+_PNG = ImageCodec("png")
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A picture that is to be encoded: its pixels, or where they lie in the file."""
+    """An image that is to be encoded: its pixels, or where they lie in the file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
@@ -36,7 +36,7 @@ class _Waiting:
 
 
 class ImageWriters:
-    """Encodes the pictures of image cameras on threads.
+    """Encodes the images of image cameras on threads.
 
     Args:
         cameras: The cameras.
@@ -74,16 +74,16 @@ class ImageWriters:
         """Pictures that are not encoded yet."""
         return sum(not done.done() for each in self._encoded.values() for _, done in each)
 
-    def hold(self, pictures: Mapping[str, np.ndarray]) -> dict[str, _Waiting]:
-        """Copy a frame's pictures; they are ``encode``d or ``let_go`` next.
+    def hold(self, images: Mapping[str, np.ndarray]) -> dict[str, _Waiting]:
+        """Copy a frame's images; they are ``encode``d or ``let_go`` next.
 
         Raises:
             EncoderBehindError: Memory is full, and the disk is, too, or fails.
         """
         held: dict[str, _Waiting] = {}
         try:
-            for key, picture in pictures.items():
-                held[key] = self._held_or_spilled(picture)
+            for key, image in images.items():
+                held[key] = self._held_or_spilled(image)
         except OSError as error:
             self.let_go(held)
             raise EncoderBehindError(
@@ -94,32 +94,32 @@ class ImageWriters:
         return held
 
     def let_go(self, held: Mapping[str, _Waiting]) -> None:
-        """Forget pictures that were held: their frame is not recorded."""
+        """Forget images that were held: their frame is not recorded."""
         with self._lock:
             for task in held.values():
                 if task.pixels is not None:
                     self._held -= task.pixels.nbytes
 
     def encode(self, held: Mapping[str, _Waiting]) -> None:
-        """Encode pictures that were held, beside the caller."""
+        """Encode images that were held, beside the caller."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="demoreel-png")
         for key, task in held.items():
             self._encoded[key].append((task, self._pool.submit(self._encode, key, task)))
 
-    def _held_or_spilled(self, picture: np.ndarray) -> _Waiting:
+    def _held_or_spilled(self, image: np.ndarray) -> _Waiting:
         with self._lock:
-            fits = self._held + picture.nbytes <= self._limit
+            fits = self._held + image.nbytes <= self._limit
             if fits:
-                self._held += picture.nbytes
+                self._held += image.nbytes
         if fits:
-            return _Waiting(picture.shape, picture.dtype, np.array(picture))
+            return _Waiting(image.shape, image.dtype, np.array(image))
         if self._spill is None:
             handle, name = tempfile.mkstemp(dir=self._workdir, prefix="pictures-")
             os.unlink(name)  # gone with this process, however it ends
             self._spill = handle
         offset = self._end
-        data = np.ascontiguousarray(picture).data.cast("B")
+        data = np.ascontiguousarray(image).data.cast("B")
         written = 0
         while written < len(data):
             more = os.pwrite(self._spill, data[written:], offset + written)
@@ -127,7 +127,7 @@ class ImageWriters:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             written += more
         self._end += len(data)
-        return _Waiting(picture.shape, picture.dtype, None, offset)
+        return _Waiting(image.shape, image.dtype, None, offset)
 
     def _encode(self, key: str, task: _Waiting) -> bytes:
         pixels = task.pixels
@@ -136,9 +136,9 @@ class ImageWriters:
             size = int(np.prod(task.shape)) * task.dtype.itemsize
             data = os.pread(self._spill, size, task.offset)
             if len(data) < size:
-                raise OSError(errno.EIO, "a picture that waited on disk is cut short")
+                raise OSError(errno.EIO, "an image that waited on disk is cut short")
             pixels = np.frombuffer(data, task.dtype).reshape(task.shape)
-        encoded = encode_picture(pixels, _PNG)
+        encoded = encode_image(pixels, _PNG)
         with self._lock:
             self._stats[key].add(pixels)
             if task.pixels is not None:
@@ -147,10 +147,10 @@ class ImageWriters:
         return encoded
 
     def finish_episode(self) -> tuple[dict[str, list[bytes]], Mapping[str, LevelCounts]]:
-        """Wait for the encoders; return every picture and its cameras' statistics.
+        """Wait for the encoders; return every image and its cameras' statistics.
 
         Raises:
-            OSError: A picture that waits on disk cannot be read; ask again.
+            OSError: An image that waits on disk cannot be read; ask again.
         """
         images = {
             key: [self._result(key, *each) for each in waiting]
@@ -167,7 +167,7 @@ class ImageWriters:
             return self._encode(key, task)
 
     def discard_episode(self) -> None:
-        """Forget the pictures since the last episode."""
+        """Forget the images since the last episode."""
         for each in self._encoded.values():
             for _, done in each:
                 done.cancel()

@@ -200,7 +200,7 @@ def features_of(robot: Any, *, use_videos: bool = True) -> dict[str, dict[str, A
     Args:
         robot: Has ``observation_features`` and ``action_features``: names to ``float`` (a joint) or
             to (height, width, channels) (a camera).
-        use_videos: Store cameras as videos; else as pictures.
+        use_videos: Store cameras as videos; else as images.
 
     Raises:
         ArgumentError: The robot does not describe itself.

@@ -133,7 +133,7 @@ class Recorder:
         """Take one frame of the episode; costs a check and a copy of its pixels.
 
         Args:
-            frame: A value for every declared feature: numbers, pictures (height x width x 3 of
+            frame: A value for every declared feature: numbers, images (height x width x 3 of
                 uint8; depth as uint16 millimetres or float metres), text. ``task`` may be among
                 them. Capture times of cameras, if declared, are ``capture_time_ns.KEY``.
             task: What the robot is doing, if the frame does not say.
@@ -181,9 +181,9 @@ class Recorder:
                 checked.numbers.setdefault(key, np.array(-1, np.int64))
 
     def _put(self, checked: CheckedFrame) -> None:
-        """Take a frame's pictures: all of them, or, raising, none."""
-        filmed = {k: p for k, p in checked.pictures.items() if self.info.features[k].is_video}
-        held = self._images.hold({key: checked.pictures[key] for key in self.info.image_keys})
+        """Take a frame's images: all of them, or, raising, none."""
+        filmed = {k: p for k, p in checked.images.items() if self.info.features[k].is_video}
+        held = self._images.hold({key: checked.images[key] for key in self.info.image_keys})
         try:
             if self._encoders is not None:
                 self._encoders.put_frame(filmed)
@@ -196,7 +196,7 @@ class Recorder:
         """Commit the episode; when this returns it is safe, and readable by everyone.
 
         Cost: a flush of its files to disk; it does not depend on how many episodes there are.
-        Where the encoders are behind (a codec that is too slow for this machine), the pictures that
+        Where the encoders are behind (a codec that is too slow for this machine), the images that
         wait are forced to disk instead: the episode is safe then, too, and readers take its frames
         from there until it is encoded. The report says so.
 

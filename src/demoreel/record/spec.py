@@ -94,7 +94,7 @@ def _feature(key: str, spec: FeatureSpec) -> Feature:
     except MetadataError as error:
         raise ArgumentError(error.what, hint=error.hint) from error
     if feature.is_camera:
-        height, width, channels = feature.picture_shape
+        height, width, channels = feature.image_shape
         wanted = 1 if feature.is_depth else 3
         if channels != wanted:
             raise ArgumentError(
@@ -112,7 +112,7 @@ def with_encoding(info: Info, settings: Mapping[str, VideoSettings]) -> Info:
     features = dict(info.features)
     for key, chosen in settings.items():
         feature = features[key]
-        height, width, _ = feature.picture_shape
+        height, width, _ = feature.image_shape
         noted = chosen.feature_info(fps=info.fps, height=height, width=width)
         if feature.is_depth:
             code = feature.depth_code or DepthCode()

@@ -244,7 +244,7 @@ def _plans(info: Info, settings: Mapping[str, VideoSettings]) -> list[CameraPlan
     plans = []
     for key, chosen in settings.items():
         feature = info.features[key]
-        height, width, _ = feature.picture_shape
+        height, width, _ = feature.image_shape
         plans.append(
             CameraPlan(
                 key=key,
@@ -315,7 +315,7 @@ def _feature_differences(there: Mapping[str, Feature], here: Mapping[str, Featur
         old, new = there[key], here[key]
         if old.dtype != new.dtype:
             found.append(f"{key!r} is {old.dtype} there, {new.dtype} here")
-        sizes = [f.picture_shape if f.is_camera else f.shape for f in (old, new)]
+        sizes = [f.image_shape if f.is_camera else f.shape for f in (old, new)]
         if sizes[0] != sizes[1]:
             found.append(f"{key!r} has shape {sizes[0]} there, {sizes[1]} here")
         if old.is_depth != new.is_depth:

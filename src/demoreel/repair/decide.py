@@ -1,4 +1,4 @@
-"""Which episodes can be kept, how much of each, and where their pictures lie."""
+"""Which episodes can be kept, how much of each, and where their images lie."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Kept:
         episode: The ``episode_index`` that it had.
         run: Its rows.
         length: How many of them are kept, from the first on.
-        spots: Where its pictures lie, by camera.
+        spots: Where its images lie, by camera.
     """
 
     episode: int
@@ -73,12 +73,12 @@ def decide(
 
     Args:
         tables: The tables.
-        runs: Their stretches of rows.
+        runs: Their spans of rows.
         listed: What the metadata say of episodes, if they say anything.
         videos: The videos.
         fps: Frames per second.
         is_v2: Whether every episode has videos of its own.
-        undecodable: Episodes whose pictures cannot be decoded, and what is wrong with them.
+        undecodable: Episodes whose images cannot be decoded, and what is wrong with them.
         knows_all: Whether the metadata list every episode there is, so that rows of others are
             leftovers.
     """
@@ -176,7 +176,7 @@ def _settle(
     length = min([run.length, *(spot.frames for spot in places.values())])
     if length < run.length:
         decision.mended.append(
-            f"episode {episode}: {run.length - length} rows at its end have no pictures, and were "
+            f"episode {episode}: {run.length - length} rows at its end have no images, and were "
             "left out"
         )
     position = _position(listed, episode)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from demoreel.edit.target_info import said_of_audio
 from demoreel.errors import DemoreelError, MetadataError
 from demoreel.media.audio import tracks_of
-from demoreel.media.pictures import open_image
+from demoreel.media.images import open_image
 from demoreel.media.remux import probe
 from demoreel.media.video import open_video
 from demoreel.model import DEFAULT_FEATURES, Feature
@@ -101,7 +101,7 @@ def _as_stored(feature: Feature, tables: Sequence[FoundTable], mended: list[str]
 def _as_filmed(feature: Feature, video: FoundVideo, mended: list[str]) -> Feature:
     """Return a camera with the size, codec and pixel format that its video has."""
     seen, _ = probe(video.path)
-    height, width, channels = feature.picture_shape
+    height, width, channels = feature.image_shape
     if (height, width) != (seen.height, seen.width):
         mended.append(
             f"info.json: {feature.key} is {seen.width} x {seen.height}, not {width} x {height}"
@@ -148,7 +148,7 @@ def _guessed(key: str, kind: pa.DataType, tables: Sequence[FoundTable]) -> Featu
         return Feature(key, "string", (1,))
     if pa.types.is_struct(kind) and {field.name for field in kind} >= {"bytes"}:
         try:
-            return Feature(key, "image", _picture_shape(key, tables))
+            return Feature(key, "image", _image_shape(key, tables))
         except (DemoreelError, OSError, ValueError, SyntaxError, pa.ArrowException):
             return None
     value: Any = _first_value(key, tables)
@@ -176,10 +176,10 @@ def _first_value(key: str, tables: Sequence[FoundTable]) -> Any:
     return None
 
 
-def _picture_shape(key: str, tables: Sequence[FoundTable]) -> tuple[int, ...]:
+def _image_shape(key: str, tables: Sequence[FoundTable]) -> tuple[int, ...]:
     value = _first_value(key, tables) or {}
-    with open_image(value.get("bytes") or b"") as picture:
-        return (picture.height, picture.width, len(picture.getbands()))
+    with open_image(value.get("bytes") or b"") as image:
+        return (image.height, image.width, len(image.getbands()))
 
 
 def _camera(key: str, path: Path) -> Feature:

@@ -29,7 +29,7 @@ from demoreel.model.info import DATA_PATHS, VIDEO_PATHS
 from demoreel.storage.arrow import as_numpy
 
 _ROWS = 1 << 16
-_ROWS_WITH_PICTURES = 1 << 10
+_ROWS_WITH_IMAGES = 1 << 10
 _AT_ONCE = 8 << 20
 
 
@@ -39,7 +39,7 @@ class Extracted:
 
     Attributes:
         root: The folder that holds it, as v3.0 would.
-        features: The features, as they lie there: pictures in rows are images.
+        features: The features, as they lie there: images in rows are images.
         files: The files, by name, with their sizes.
         lost: What could not be read, and why.
     """
@@ -94,7 +94,7 @@ def _extract_rows(look: Look, found: Extracted) -> None:
     order = np.lexsort((frame, episode))
     columns = {k: name for k, name in column_names(look.info).items() if name in there}
     kept = {k: f for k, f in found.features.items() if k in columns and not f.is_video}
-    step = _ROWS_WITH_PICTURES if any(f.is_image for f in kept.values()) else _ROWS
+    step = _ROWS_WITH_IMAGES if any(f.is_image for f in kept.values()) else _ROWS
     for number, places in enumerate(_by_episodes(episode[order], order, step)):
         name = DATA_PATHS["v3"].format(chunk_index=number // 1000, file_index=number % 1000)
         try:
@@ -133,8 +133,8 @@ def _as_features(
             values = arrow_in.numbers(array, feature, where=where, from_floats=True)
             arrays.append(to_arrow(values, feature, length=len(rows)))
         elif feature.is_image:
-            pictures = [value or b"" for value in array.to_pylist()]
-            arrays.append(to_arrow(pictures, feature, length=len(rows)))
+            images = [value or b"" for value in array.to_pylist()]
+            arrays.append(to_arrow(images, feature, length=len(rows)))
         else:
             arrays.append(_cast(array, schema.field(key).type, key, where))
     return pa.Table.from_arrays(arrays, schema=schema)

@@ -1,4 +1,4 @@
-"""Where an episode's pictures lie: as the metadata say, or behind those of the episode before."""
+"""Where an episode's images lie: as the metadata say, or behind those of the episode before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from demoreel.repair.videos import FoundVideo, Place, RepairVideos
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where pictures lie.
+    """Where images lie.
 
     Attributes:
         place: The video.
@@ -36,7 +36,7 @@ class Placing:
 
     Metadata are believed where they agree with the video (``layouts/spans.py``). Where they say
     nothing, or something impossible, an episode is looked for where it must be: behind the one
-    before it. It is taken only if a group of pictures begins there, as episodes are encoded one by
+    before it. It is taken only if a GOP begins there, as episodes are encoded one by
     one.
 
     Args:
@@ -75,7 +75,7 @@ class Placing:
             length: How many rows it has.
             index: The ``index`` of its first row; None if that is not known. Where it does not
                 follow on the episode before, rows are missing there, and nobody knows how many
-                pictures are theirs.
+                images are theirs.
         """
         found: dict[str, Spot | str] = {}
         if index is None or (episode, index) != self._follows:
@@ -163,7 +163,7 @@ class Placing:
         before = self._next[camera]
         if before is None:
             return (
-                "the metadata do not say where its pictures are, and those of the episode before "
+                "the metadata do not say where its images are, and those of the episode before "
                 "are not known either"
             )
         (chunk, number), at = before
@@ -172,12 +172,10 @@ class Placing:
             if video is None or (place == before[0] and at == video.frames):
                 continue
             if not _is_keyframe(video, first):
-                return (
-                    "the metadata do not say where its pictures are, and none begin where it must"
-                )
+                return "the metadata do not say where its images are, and none begin where it must"
             fits = first + length <= video.frames
-            return Spot(place, first, 1, length) if fits else "its pictures are missing"
-        return "its pictures are missing"
+            return Spot(place, first, 1, length) if fits else "its images are missing"
+        return "its images are missing"
 
 
 def _end_of(spot: Spot) -> tuple[Place, int]:

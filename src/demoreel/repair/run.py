@@ -89,15 +89,15 @@ def repair(
     cannot be saved are left out, and named. Files in which nothing is wrong are copied as they
     are; where episodes are left out, packets are. A v2.0 dataset becomes v2.1.
 
-    Cost: reads all tables twice and copies the videos once. Pictures are decoded if ``deep``, and
+    Cost: reads all tables twice and copies the videos once. Images are decoded if ``deep``, and
     where nothing says what their statistics are. A remote source is fetched first, a
     remote target is made here and then sent, ``meta/info.json`` last.
 
     Args:
         source: The dataset's folder, or its URI.
         target: The folder to make, or a URI; not needed for a dry run.
-        deep: Decode every picture first, and leave out episodes that have undecodable ones.
-        picture_stats: Decode the pictures of cameras whose statistics are lost, to take them anew.
+        deep: Decode every image first, and leave out episodes that have undecodable ones.
+        picture_stats: Decode the images of cameras whose statistics are lost, to take them anew.
         drop_audio: Leave the audio of videos out; it is copied otherwise.
         in_place: Instead of ``target``: put the repaired dataset in the source's place, which is
             called ``NAME_old`` then.
@@ -343,7 +343,7 @@ class _Repair:
         return next((one for one in LAYOUTS if one == self._look.layout), "v3.0")
 
     def _undecodable(self) -> dict[int, str]:
-        """Return the episodes of which a look at every picture has found some that are none."""
+        """Return the episodes of which a look at every image has found some that are none."""
         found: dict[int, str] = {}
         for finding in self._before.findings:
             if finding.code in _NOT_DECODED and finding.where.episode is not None:
@@ -371,8 +371,8 @@ class _Repair:
         if not written.episodes:
             raise RepairError("No episode can be saved.", dataset=self._root, first=lost[0].why)
         _state_unused_frames(folder)
-        if picture_stats and not new.knows_pictures(() if as_is else written.episodes):
-            self._take_picture_stats(folder, written)
+        if picture_stats and not new.knows_images(() if as_is else written.episodes):
+            self._take_image_stats(folder, written)
         made = folder
         if as_is and not written.lost:
             sync_tree(made)
@@ -402,12 +402,12 @@ class _Repair:
             for (camera, place), frames in used.items()
         )
 
-    def _take_picture_stats(self, folder: Path, written: RepairedFiles) -> None:
+    def _take_image_stats(self, folder: Path, written: RepairedFiles) -> None:
         try:
             recompute(folder, numbers=False, pictures="missing")
-            written.mended.append("stats.json: the statistics of pictures were taken anew")
+            written.mended.append("stats.json: the statistics of images were taken anew")
         except (VideoError, PictureError) as error:
-            written.mended.append(f"the statistics of pictures are missing: {error.what}")
+            written.mended.append(f"the statistics of images are missing: {error.what}")
 
     def _known(self) -> RepairSource:
         info = self._look.info

@@ -1,4 +1,4 @@
-"""Every row of a dataset that can be read, and the stretches of rows that are episodes."""
+"""Every row of a dataset that can be read, and the spans of rows that are episodes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class FoundTables:
     lost: list[str]
 
     def runs(self, fps: float) -> list[RowRun]:
-        """Return all stretches of rows, in the order of the tables."""
+        """Return all spans of rows, in the order of the tables."""
         return [run for at, table in enumerate(self.tables) for run in _runs(at, table, fps)]
 
 

@@ -156,7 +156,7 @@ def _saved(path: Path, fps: float, target: Path) -> int | None:
         frames = index.frame_of[:count]
         shown = int((np.sort(frames[frames >= 0]) == np.arange((frames >= 0).sum())).sum())
         if shown != count:
-            return None  # pictures are shown in another order; which are whole is not so simple
+            return None  # images are shown in another order; which are whole is not so simple
         video = Video(str(path), _Longer(file), index)
         run = PacketRun(video, np.arange(count))
         audio = _whole_audio(run, file.size, fps)

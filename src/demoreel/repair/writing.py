@@ -40,7 +40,7 @@ class RepairSource:
         tables: Its tables.
         videos: Its videos.
         tasks: The text of each task, by ``task_index``.
-        picture_stats: What its metadata say of pictures: a row an episode, with ``episode_index``.
+        picture_stats: What its metadata say of images: a row an episode, with ``episode_index``.
         stats: The whole dataset's statistics, as far as it has them.
         meta: Its folder of metadata.
         others: Other programs' columns: a row an episode, with ``episode_index``.
@@ -56,8 +56,8 @@ class RepairSource:
     meta: Path
     others: pa.Table | None
 
-    def knows_pictures(self, episodes: Collection[int]) -> bool:
-        """Whether there are statistics of all cameras' pictures, and of these episodes' alone."""
+    def knows_images(self, episodes: Collection[int]) -> bool:
+        """Whether there are statistics of all cameras' images, and of these episodes' alone."""
         stats = self.picture_stats
         names = () if stats is None else stats.column_names
         known = set() if stats is None else set(stats.column("episode_index").to_pylist())
@@ -173,7 +173,7 @@ class _Writing:
         try:
             same = True
             for part, own in _parts(rows, kept, columns):
-                _refuse_missing_pictures(part, self._features)
+                _refuse_missing_images(part, self._features)
                 same = _is_unchanged(part, own, self._arrow(part, own)) and same
             return same
         except (TableError, pa.ArrowException, ValueError) as error:
@@ -355,13 +355,13 @@ def _numbers(part: pa.Table, key: str) -> np.ndarray | None:
         return None
 
 
-def _refuse_missing_pictures(part: pa.Table, features: Mapping[str, Feature]) -> None:
+def _refuse_missing_images(part: pa.Table, features: Mapping[str, Feature]) -> None:
     for key, feature in features.items():
         if feature.is_image:
             data = part.column(key).combine_chunks().field("bytes")
             missing = data.null_count or pc.min(pc.binary_length(data)).as_py() == 0
             if missing:
-                raise TableError(f"Some pictures of {key!r} are missing.")
+                raise TableError(f"Some images of {key!r} are missing.")
 
 
 def _timestamps(stored: np.ndarray | None, length: int, fps: float) -> np.ndarray:

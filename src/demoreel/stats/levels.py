@@ -17,7 +17,7 @@ from demoreel.layouts.base import Reader
 from demoreel.layouts.histograms import Histogram, read_histograms
 from demoreel.media.decode import Decoder
 from demoreel.media.depth import depth_table
-from demoreel.media.pictures import decode_depth_picture, decode_picture
+from demoreel.media.images import decode_depth_image, decode_image
 from demoreel.model import Feature
 from demoreel.model.feature import MASK
 from demoreel.read.in_order import FrameRuns, ImageRun, VideoRun, one_by_one
@@ -232,7 +232,7 @@ def _counted(
         if run.camera.is_depth:
             counted.add(_whole_depth(data))
         else:
-            counted.add(decode_picture(data, on_desk=True))
+            counted.add(decode_image(data, on_desk=True))
 
     for _ in run.decode(decoder, image, counted.add):
         pass
@@ -240,12 +240,12 @@ def _counted(
 
 
 def _whole_depth(data: bytes) -> np.ndarray:
-    depth = decode_depth_picture(data)
+    depth = decode_depth_image(data)
     whole = depth.astype(np.int64)
     if not np.array_equal(whole, depth) or whole.min() < 0 or whole.max() > _LARGEST:
         raise PictureError(
-            "A depth picture holds fractions, which cannot be counted by level.",
-            hint="leave pictures out: --no-pictures",
+            "A depth image holds fractions, which cannot be counted by level.",
+            hint="leave images out: --no-pictures",
         )
     return whole.astype(np.uint16)
 
@@ -257,5 +257,5 @@ def has_fractions(reader: Reader, camera: str) -> bool:
     """
     if not (reader.info.features[camera].is_depth and reader.in_tables(camera)):
         return False
-    depth = decode_depth_picture(reader.encoded(np.arange(1), camera)[0])
+    depth = decode_depth_image(reader.encoded(np.arange(1), camera)[0])
     return not np.array_equal(depth, np.round(depth))

@@ -137,7 +137,7 @@ def recompute(
     if pictures not in get_args(Which):
         raise ArgumentError(f"pictures must be one of {', '.join(get_args(Which))}.")
     if not numbers and pictures == "none":
-        raise ArgumentError("There is nothing to compute: neither numbers nor pictures.")
+        raise ArgumentError("There is nothing to compute: neither numbers nor images.")
     if threads is not None and threads < 1:
         raise ArgumentError(f"threads must be at least 1, not {threads}.")
     root = Path(path)
@@ -239,7 +239,7 @@ class _RecomputeWork:
                 own = LevelCounts.counted(histogram.counts, histogram.frames)
                 if not self._levels[histogram.camera].add(position, own, stats):
                     raise ArgumentError(
-                        "A camera's pictures have different numbers of channels.",
+                        "A camera's images have different numbers of channels.",
                         dataset=reader.root,
                         camera=histogram.camera,
                     )

@@ -178,16 +178,16 @@ def episode_stats(
     features: Mapping[str, Feature],
     columns: Mapping[str, Any],
     *,
-    pictures: Mapping[str, LevelCounts] | None = None,
+    images: Mapping[str, LevelCounts] | None = None,
 ) -> Running:
     """Return the running statistics of one episode.
 
     Args:
         features: The dataset's features.
         columns: One row a frame. Text and language have no statistics and are passed over.
-        pictures: Statistics of the cameras, gathered while the frames went by.
+        images: Statistics of the cameras, gathered while the frames went by.
     """
-    running: Running = dict(pictures or {})
+    running: Running = dict(images or {})
     for key, values in columns.items():
         if features[key].is_numeric:
             running[key] = Numbers()

@@ -21,11 +21,11 @@ class Readable(Protocol):
 
 
 Watch = Callable[[int], None]
-"""Told of every stretch that was compared; may raise to stop."""
+"""Told of every span that was compared; may raise to stop."""
 
 
 class Comparer:
-    """Compares stretches of files, through memory that serves again. For one thread."""
+    """Compares spans of files, through memory that serves again. For one thread."""
 
     def __init__(self) -> None:
         self._left = np.empty(_AT_ONCE, np.uint8)
@@ -47,9 +47,9 @@ class Comparer:
 
         Args:
             left: One file; a number is the handle of one that is open for reading.
-            at: Where in it the stretch begins.
+            at: Where in it the span begins.
             right: The other.
-            at_right: Where in that the stretch begins.
+            at_right: Where in that the span begins.
             length: Bytes to compare.
             watch: Told how many bytes were compared.
         """

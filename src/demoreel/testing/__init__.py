@@ -1,4 +1,4 @@
-"""For tests of demoreel and of what is built on it: datasets made to order, pictures that tell.
+"""For tests of demoreel and of what is built on it: datasets made to order, images that tell.
 
 ``LayoutTests`` is the conformance suite that every layout passes, ``StoreTests`` the one of stores;
 both need pytest.

@@ -101,7 +101,7 @@ class _Recording:
     length: int
     columns: dict[str, np.ndarray]
     videos: dict[str, Path]
-    pictures: dict[str, LevelCounts]
+    images: dict[str, LevelCounts]
 
 
 def _write(folder: Path) -> None:
@@ -116,7 +116,7 @@ def _write(folder: Path) -> None:
         for recording in recordings:
             tasks = [recording.task] * recording.length
             every = {**recording.columns, **writer.default_columns(tasks)}
-            running = episode_stats(writer.info.features, every, pictures=recording.pictures)
+            running = episode_stats(writer.info.features, every, images=recording.images)
             stats = finish(running)
             writer.append(EpisodeDraft(recording.columns, tasks, recording.videos, stats=stats))
             gathered.append(running)
@@ -140,7 +140,7 @@ def _info() -> Info:
 def _record(scratch: Path, episode: int) -> _Recording:
     task, length = EPISODES[episode]
     videos = {key: scratch / f"{episode}-{key}.mp4" for key in SIZES}
-    pictures = {key: LevelCounts() for key in SIZES}
+    images = {key: LevelCounts() for key in SIZES}
     rows: dict[str, list[np.ndarray]] = {"action": [], "observation.state": []}
     with ExitStack() as open_videos:
         encoders = {
@@ -152,11 +152,11 @@ def _record(scratch: Path, episode: int) -> _Recording:
         for frame in ToyArm(seed=episode).episode(task, length):
             for key, encoder in encoders.items():
                 encoder.add(frame[key])
-                pictures[key].add(frame[key])
+                images[key].add(frame[key])
             for key, column in rows.items():
                 column.append(frame[key])
     columns = {key: np.stack(column) for key, column in rows.items()}
-    return _Recording(task, length, columns, videos, pictures)
+    return _Recording(task, length, columns, videos, images)
 
 
 # ── Loading ───────────────────────────────────────────────────────────────────────────────────────
@@ -217,7 +217,7 @@ def _time_epochs(epoch: Callable[[], Iterable[dict[str, Any]]]) -> None:
 
 
 def _compare_with_floor(folder: Path) -> None:
-    _say("\nhow near that is to decoding the same pictures, and nothing else")
+    _say("\nhow near that is to decoding the same images, and nothing else")
     speed = measure_speed(folder, window=len(PAST), batch_size=BATCH_SIZE, seconds=FLOOR_SECONDS)
     assert speed.floor_samples_per_s is not None
     assert speed.share is not None

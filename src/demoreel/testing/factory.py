@@ -1,6 +1,6 @@
-"""Datasets of any shape, whose every picture and row says where it belongs.
+"""Datasets of any shape, whose every image and row says where it belongs.
 
-Every picture carries its episode and frame (``stamp``), and so do the numbers::
+Every image carries its episode and frame (``stamp``), and so do the numbers::
 
     observation.state = (episode, frame, index, episode + frame / 4096, sin(frame / 5), 1)
     action            = (-episode, -frame, -index, 0, cos(frame / 5), -1)
@@ -36,7 +36,7 @@ Sizes = Mapping[str, tuple[int, int]]
 
 STATE_SIZE = 6
 _DEFAULT_SIZE = (64, 64)
-_PICTURE_NAMES = ["height", "width", "channels"]
+_IMAGE_NAMES = ["height", "width", "channels"]
 
 
 def make_dataset(
@@ -98,7 +98,7 @@ def make_dataset(
     Raises:
         ArgumentError: An argument makes no sense.
         TargetExistsError: There is something at ``path``.
-        VideoError: The codec cannot store such pictures.
+        VideoError: The codec cannot store such images.
     """
     if layout not in get_args(Layout):
         known = ", ".join(get_args(Layout))
@@ -130,12 +130,12 @@ def make_dataset(
     with tempfile.TemporaryDirectory() as scratch, create_writer(path, info) as writer:
         for episode, frames in enumerate(lengths):
             texts = _tasks_of(episode, frames, tasks, task_changes)
-            videos, images, pictures = recipe.record(episode, frames, Path(scratch))
+            videos, images, counts = recipe.record(episode, frames, Path(scratch))
             columns = _columns(info, episode, frames, sum(lengths[:episode]), seed)
             stats: Stats = {}
             if with_stats:
                 every = {**columns, **writer.default_columns(texts)}
-                gathered.append(episode_stats(info.features, every, pictures=pictures))
+                gathered.append(episode_stats(info.features, every, images=counts))
                 stats = finish(gathered[-1])
             writer.append(EpisodeDraft(columns, texts, videos, images, stats))
         writer.commit(stats=finish(merge(gathered)) if with_stats else None)
@@ -144,7 +144,7 @@ def make_dataset(
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """The cameras of a dataset, and how their pictures are made."""
+    """The cameras of a dataset, and how their images are made."""
 
     videos: Sizes
     images: Sizes
@@ -157,28 +157,28 @@ class _Recipe:
         found = {}
         for key, (height, width) in self.videos.items():
             details = self.colour.feature_info(fps=self.fps, height=height, width=width)
-            found[key] = Feature(key, "video", (height, width, 3), _PICTURE_NAMES, details)
+            found[key] = Feature(key, "video", (height, width, 3), _IMAGE_NAMES, details)
         for key, (height, width) in self.images.items():
-            found[key] = Feature(key, "image", (height, width, 3), _PICTURE_NAMES)
+            found[key] = Feature(key, "image", (height, width, 3), _IMAGE_NAMES)
         for key, (height, width) in self.depths.items():
             details = LOSSLESS_DEPTH.feature_info(fps=self.fps, height=height, width=width)
             details |= DepthCode().to_info()
-            found[key] = Feature(key, "video", (height, width, 1), _PICTURE_NAMES, details)
+            found[key] = Feature(key, "video", (height, width, 1), _IMAGE_NAMES, details)
         return found
 
     def record(
         self, episode: int, frames: int, scratch: Path
     ) -> tuple[dict[str, Path], dict[str, list[bytes]], dict[str, LevelCounts]]:
-        """Film one episode: its videos, its encoded pictures, and the statistics of both."""
+        """Film one episode: its videos, its encoded images, and the statistics of both."""
         videos: dict[str, Path] = {}
         images: dict[str, list[bytes]] = {}
         gathered = {key: LevelCounts() for key in (*self.videos, *self.images, *self.depths)}
         for key, size in self.videos.items():
-            shown = (_picture(size, episode, frame) for frame in range(frames))
+            shown = (_image(size, episode, frame) for frame in range(frames))
             videos[key] = self._encode(shown, size, self.colour, scratch, gathered[key])
         for key, size in self.images.items():
-            shown = (_picture(size, episode, frame) for frame in range(frames))
-            images[key] = [_png(picture, gathered[key]) for picture in shown]
+            shown = (_image(size, episode, frame) for frame in range(frames))
+            images[key] = [_png(image, gathered[key]) for image in shown]
         for key, size in self.depths.items():
             shown = (_depth(size, episode, frame) for frame in range(frames))
             videos[key] = self._encode(shown, size, LOSSLESS_DEPTH, scratch, gathered[key])
@@ -186,7 +186,7 @@ class _Recipe:
 
     def _encode(
         self,
-        pictures: Any,
+        images: Any,
         size: tuple[int, int],
         settings: VideoSettings,
         scratch: Path,
@@ -198,22 +198,22 @@ class _Recipe:
         with VideoEncoder(
             name, fps=self.fps, width=width, height=height, settings=settings
         ) as video:
-            for picture in pictures:
-                seen.add(picture)
-                is_depth = picture.dtype == np.uint16
-                video.add(encode_depth(picture, DepthCode()) if is_depth else picture)
+            for image in images:
+                seen.add(image)
+                is_depth = image.dtype == np.uint16
+                video.add(encode_depth(image, DepthCode()) if is_depth else image)
         return Path(name)
 
 
-def _picture(size: tuple[int, int], episode: int, frame: int) -> np.ndarray:
+def _image(size: tuple[int, int], episode: int, frame: int) -> np.ndarray:
     """A colour ramp that moves with the frame, under the stamp."""
     height, width = size
-    picture = np.empty((height, width, 3), np.uint8)
+    image = np.empty((height, width, 3), np.uint8)
     ramp = np.arange(width) * 200 // width
     for channel in range(3):
-        picture[..., channel] = (ramp + 5 * frame + 37 * episode + 80 * channel) % 256
-    stamp(picture, episode, frame)
-    return picture
+        image[..., channel] = (ramp + 5 * frame + 37 * episode + 80 * channel) % 256
+    stamp(image, episode, frame)
+    return image
 
 
 def _depth(size: tuple[int, int], episode: int, frame: int) -> np.ndarray:
@@ -223,10 +223,10 @@ def _depth(size: tuple[int, int], episode: int, frame: int) -> np.ndarray:
     return depth
 
 
-def _png(picture: np.ndarray, seen: LevelCounts) -> bytes:
-    seen.add(picture)
+def _png(image: np.ndarray, seen: LevelCounts) -> bytes:
+    seen.add(image)
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "PNG", compress_level=1)
+    Image.fromarray(image).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 

@@ -1,9 +1,9 @@
-"""A picture that says which frame it is.
+"""An image that says which frame it is.
 
-``stamp`` paints the episode's and frame's numbers into a picture as black and white cells on an
-8 x 8 grid over the whole picture; ``read_stamp`` reads them back. Cells are so large that lossy
+``stamp`` paints the episode's and frame's numbers into an image as black and white cells on an
+8 x 8 grid over the whole image; ``read_stamp`` reads them back. Cells are so large that lossy
 codecs, 4:2:0 colour, JPEG and scaling by half leave them readable, and a check sum tells a misread
-from a number. The lowest row of the grid stays as it was, so that pictures still show something.
+from a number. The lowest row of the grid stays as it was, so that images still show something.
 """
 
 from __future__ import annotations
@@ -27,55 +27,55 @@ _DEPTH_BLACK_MM, _DEPTH_WHITE_MM = 400, 4000
 
 
 class Stamp(NamedTuple):
-    """What a stamped picture says of itself."""
+    """What a stamped image says of itself."""
 
     episode: int
     frame: int
 
 
-def stamp(picture: np.ndarray, episode: int, frame: int) -> None:
+def stamp(image: np.ndarray, episode: int, frame: int) -> None:
     """Paint the numbers into ``picture``, in place. Costs 0.02 ms at 64x64, 0.5 ms at 480x640.
 
     Args:
-        picture: Height x width x channels uint8, or height x width (x 1) uint16 millimetres of
+        image: Height x width x channels uint8, or height x width (x 1) uint16 millimetres of
             depth. Codecs spare the stamp from 48x64 pixels up.
         episode: 0 to 2**20 - 1.
         frame: 0 to 2**20 - 1.
 
     Raises:
-        ValueError: A number or the picture is out of range.
+        ValueError: A number or the image is out of range.
     """
     bits = _bits_of(episode, frame).reshape(_ROWS, _GRID)
-    height, width = picture.shape[:2]
-    if picture.ndim not in (2, 3) or min(height, width) < _SMALLEST:
-        raise ValueError(f"a picture of shape {picture.shape} is too small or not a picture")
-    dark, bright = (0, 255) if picture.dtype == np.uint8 else (_DEPTH_BLACK_MM, _DEPTH_WHITE_MM)
-    cells = np.where(bits, bright, dark).astype(picture.dtype)
+    height, width = image.shape[:2]
+    if image.ndim not in (2, 3) or min(height, width) < _SMALLEST:
+        raise ValueError(f"an image of shape {image.shape} is too small or not an image")
+    dark, bright = (0, 255) if image.dtype == np.uint8 else (_DEPTH_BLACK_MM, _DEPTH_WHITE_MM)
+    cells = np.where(bits, bright, dark).astype(image.dtype)
     rows = np.arange(height) * _GRID // height
     columns = np.arange(width) * _GRID // width
     stamped = int(np.searchsorted(rows, _ROWS))
     painted = cells[rows[:stamped, None], columns[None, :]]
-    picture[:stamped] = painted if picture.ndim == 2 else painted[..., None]
+    image[:stamped] = painted if image.ndim == 2 else painted[..., None]
 
 
-def read_stamp(picture: Any) -> Stamp:
+def read_stamp(image: Any) -> Stamp:
     """Read the numbers that ``stamp`` painted.
 
     Args:
-        picture: An array or tensor, height x width x channels or channels first, of any number type
+        image: An array or tensor, height x width x channels or channels first, of any number type
             and any range: bytes, 0..1 floats, depths.
 
     Raises:
-        ValueError: The picture carries no stamp, or one that is damaged beyond its check sum.
+        ValueError: The image carries no stamp, or one that is damaged beyond its check sum.
     """
-    gray = _gray(np.asarray(picture))
+    gray = _gray(np.asarray(image))
     cells = _cell_means(gray)
     low, high = float(cells.min()), float(cells.max())
     if not high > low:
-        raise ValueError("the picture carries no stamp: it has no contrast")
+        raise ValueError("the image carries no stamp: it has no contrast")
     share = (cells - low) / (high - low)
     if np.abs(share - 0.5).min() < _UNSURE:
-        raise ValueError("the picture carries no stamp, or a blurred one: a cell is grey")
+        raise ValueError("the image carries no stamp, or a blurred one: a cell is grey")
     bits = share.reshape(-1) > 0.5
     numbers = [_number(part) for part in np.split(bits, [2, 2 + NUMBER_BITS, 2 + 2 * NUMBER_BITS])]
     _, episode, frame, check = numbers
@@ -104,19 +104,19 @@ def _number(bits: np.ndarray) -> int:
     return int("".join("1" if bit else "0" for bit in bits), 2)
 
 
-def _gray(picture: np.ndarray) -> np.ndarray:
-    if picture.ndim == 2:
-        return picture.astype(np.float32)
-    if picture.ndim != 3:
-        raise ValueError(f"an array of shape {picture.shape} is not one picture")
-    channels_first = picture.shape[0] in (1, 3) and picture.shape[2] not in (1, 3)
-    return np.asarray(picture.mean(axis=0 if channels_first else 2, dtype=np.float32))
+def _gray(image: np.ndarray) -> np.ndarray:
+    if image.ndim == 2:
+        return image.astype(np.float32)
+    if image.ndim != 3:
+        raise ValueError(f"an array of shape {image.shape} is not one image")
+    channels_first = image.shape[0] in (1, 3) and image.shape[2] not in (1, 3)
+    return np.asarray(image.mean(axis=0 if channels_first else 2, dtype=np.float32))
 
 
 def _cell_means(gray: np.ndarray) -> np.ndarray:
     """Return the mean of each cell's inner part, which codecs and scaling smear least."""
     if min(gray.shape) < _GRID:
-        raise ValueError(f"a picture of {gray.shape[0]}x{gray.shape[1]} has no room for a stamp")
+        raise ValueError(f"an image of {gray.shape[0]}x{gray.shape[1]} has no room for a stamp")
     rows = [_inner(cell, gray.shape[0]) for cell in range(_ROWS)]
     columns = [_inner(cell, gray.shape[1]) for cell in range(_GRID)]
     return np.array([[gray[row, column].mean() for column in columns] for row in rows])

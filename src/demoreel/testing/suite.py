@@ -6,7 +6,7 @@ collect it::
     class TestV3(LayoutTests):
         layout = "v3.0"
 
-A layout that has a writer of its own overrides ``make``. Every picture and row of the datasets says
+A layout that has a writer of its own overrides ``make``. Every image and row of the datasets says
 where it belongs, so that the tests read off which frame they got, whatever lies between.
 """
 
@@ -47,7 +47,7 @@ def locations(lengths: list[int]) -> list[tuple[int, int]]:
 
 
 def check_item(item: dict[str, Any], episode: int, frame: int, cameras: tuple[str, ...]) -> None:
-    """Assert that a sample is that frame: in its numbers and in every picture."""
+    """Assert that a sample is that frame: in its numbers and in every image."""
     state = item["observation.state"]
     assert (int(state[0]), int(state[1])) == (episode, frame)
     assert (int(item["episode_index"]), int(item["frame_index"])) == (episode, frame)
@@ -141,8 +141,8 @@ class LayoutTests:
             item = ds[number]
             last = LENGTHS[episode] - 1
             assert item[f"{FRONT}_is_pad"].tolist() == [not 0 <= frame + o <= last for o in offsets]
-            for picture, offset in zip(item[FRONT], offsets, strict=True):
-                seen = read_stamp(picture)
+            for image, offset in zip(item[FRONT], offsets, strict=True):
+                seen = read_stamp(image)
                 assert (seen.episode, seen.frame) == (episode, min(max(frame + offset, 0), last))
             wanted = [min(max(frame + o, 0), last) for o in (-3, 0, 15)]
             assert (-item["action"][:, 1]).astype(int).tolist() == wanted
@@ -175,17 +175,17 @@ class LayoutTests:
         check_item(ds[30], 3, 1, (FRONT,))
 
     def test_whole_episodes(self, two_cameras: Path) -> None:
-        """Columns and pictures of an episode, in order."""
+        """Columns and images of an episode, in order."""
         episode = demoreel.open(two_cameras).episode(1)
         assert len(episode) == 23
         state = np.asarray(episode.column("observation.state"))
         assert state[:, 1].astype(int).tolist() == list(range(23))
         for camera, size in ((FRONT, (96, 128, 3)), (WRIST, (64, 80, 3))):
-            pictures = list(episode.frames(camera))
-            assert {picture.shape for picture in pictures} == {size}
-            seen = [read_stamp(picture) for picture in pictures]
+            images = list(episode.frames(camera))
+            assert {image.shape for image in images} == {size}
+            seen = [read_stamp(image) for image in images]
             assert [(s.episode, s.frame) for s in seen] == [(1, frame) for frame in range(23)]
-        part = [read_stamp(picture).frame for picture in episode.frames(FRONT, 7, 19)]
+        part = [read_stamp(image).frame for image in episode.frames(FRONT, 7, 19)]
         assert part == list(range(7, 19))
         assert list(episode.frames(FRONT, 4, 4)) == []
 
@@ -235,7 +235,7 @@ class LayoutTests:
         ds = demoreel.open(root, windows={WRIST: [-1, 0]})
         for number, (episode, frame) in enumerate(locations([3, 5])):
             item = ds[number]
-            seen = [read_stamp(picture) for picture in item[WRIST]]
+            seen = [read_stamp(image) for image in item[WRIST]]
             assert [(s.episode, s.frame) for s in seen] == [
                 (episode, max(frame - 1, 0)),
                 (episode, frame),
@@ -271,7 +271,7 @@ class LayoutTests:
         ids=lambda options: "-".join(str(value) for value in options.values()),
     )
     def test_codecs(self, tmp_path: Path, options: dict[str, Any]) -> None:
-        """Any codec, group of pictures, reordering and depth of colour."""
+        """Any codec, GOP, reordering and depth of colour."""
         lengths = [13, 1, 9]
         root = self.make(tmp_path / "codec", episodes=lengths, cameras={FRONT: (64, 96)}, **options)
         ds = demoreel.open(root)

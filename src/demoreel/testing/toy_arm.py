@@ -1,7 +1,7 @@
 """A toy robot arm: smooth episodes of two tasks, seen by two cameras, drawn with numpy alone.
 
 Small enough to read, rich enough to try a dataset library on: six joints like an SO-101, actions
-that lead the state, a cube that is really lifted and a block that is really pushed, and pictures
+that lead the state, a cube that is really lifted and a block that is really pushed, and images
 that follow from the joints. A frame costs about 2 ms.
 """
 
@@ -76,7 +76,7 @@ class ToyArm:
             length: Frames; the task is done within them, whatever their number.
 
         Yields:
-            ``observation.state`` and ``action`` (6 float32, see ``JOINTS``), the pictures
+            ``observation.state`` and ``action`` (6 float32, see ``JOINTS``), the images
             ``observation.images.front`` (240x320x3) and ``observation.images.wrist``
             (120x160x3), uint8, and ``task``. Every array is the caller's to keep.
 
@@ -113,28 +113,28 @@ class ToyArm:
             }
 
     def _front_view(self, scene: _Scene, state: np.ndarray) -> np.ndarray:
-        picture = self._backdrop.copy()
+        image = self._backdrop.copy()
         if scene.pushes:
-            _bar(picture, _pixel(_LINE, 0.0), _pixel(_LINE, -0.03), 2.5, _WHITE)
+            _bar(image, _pixel(_LINE, 0.0), _pixel(_LINE, -0.03), 2.5, _WHITE)
         points = [_pixel(*point) for point in _joint_points(state)]
         shadow = _pixel(_tip(state)[0], -0.012)
-        _bar(picture, (shadow[0] - 16, shadow[1]), (shadow[0] + 16, shadow[1]), 4, (120, 96, 74))
+        _bar(image, (shadow[0] - 16, shadow[1]), (shadow[0] + 16, shadow[1]), 4, (120, 96, 74))
         colour = _BLUE if scene.pushes else _RED
         size = _HALF_CUBE * _PIXELS_PER_METRE
         centre = _pixel(scene.x, scene.height + _HALF_CUBE)
-        _block(picture, centre, size, colour)
+        _block(image, centre, size, colour)
         lid = centre[1] - size + 2.5
-        _bar(picture, (centre[0] - size + 2, lid), (centre[0] + size - 2, lid), 2, _LIDS[colour])
+        _bar(image, (centre[0] - size + 2, lid), (centre[0] + size - 2, lid), 2, _LIDS[colour])
         foot, shoulder, elbow, wrist, tip = points
-        _bar(picture, (foot[0] - 14, foot[1] - 7), (foot[0] + 14, foot[1] - 7), 9, _DARK)
-        _bar(picture, foot, shoulder, 12, _DARK)
-        _fingers(picture, wrist, tip, opening=8 + 0.18 * float(state[5]))
-        _bar(picture, elbow, wrist, 7.5, _ORANGE)
-        _bar(picture, shoulder, elbow, 9.5, _ORANGE)
+        _bar(image, (foot[0] - 14, foot[1] - 7), (foot[0] + 14, foot[1] - 7), 9, _DARK)
+        _bar(image, foot, shoulder, 12, _DARK)
+        _fingers(image, wrist, tip, opening=8 + 0.18 * float(state[5]))
+        _bar(image, elbow, wrist, 7.5, _ORANGE)
+        _bar(image, shoulder, elbow, 9.5, _ORANGE)
         for joint, radius in ((shoulder, 9.0), (elbow, 8.0), (wrist, 6.5)):
-            _bar(picture, joint, joint, radius, _DARK)
-            _bar(picture, joint, joint, radius * 0.4, _STEEL)
-        return _interleaved(picture)
+            _bar(image, joint, joint, radius, _DARK)
+            _bar(image, joint, joint, radius * 0.4, _STEEL)
+        return _interleaved(image)
 
 
 def _plan(scene: _Scene, length: int, *, wobble: np.ndarray) -> np.ndarray:
@@ -216,25 +216,25 @@ def _wrist_view(scene: _Scene, state: np.ndarray) -> np.ndarray:
     across, along = columns * cos - rows * sin, columns * sin + rows * cos
     table_x, table_y = across / zoom + aside, tip_x - along / zoom
     grain = np.sin(table_x * 190 + table_y * 9) * 5 - np.float32(20) * (table_x % 0.07 < 0.001)
-    picture = np.empty((3, height, width), np.uint8)
-    for plane, strength in zip(picture, _WOOD, strict=True):
+    image = np.empty((3, height, width), np.uint8)
+    for plane, strength in zip(image, _WOOD, strict=True):
         plane[...] = grain + strength
     if scene.pushes:
-        _blend(picture, (np.abs(table_y - _LINE) - 0.004) * zoom, _WHITE)
+        _blend(image, (np.abs(table_y - _LINE) - 0.004) * zoom, _WHITE)
     to_x, to_y = (scene.aside - aside) * near, (tip_x - scene.x) * near
     centre = (to_x * cos + to_y * sin + width / 2, to_y * cos - to_x * sin + height * 0.6)
     size, turned = _HALF_CUBE * near, math.radians(scene.turn) - turn
     colour = _BLUE if scene.pushes else _RED
-    _block(picture, centre, size + 2, (112, 88, 66), turn=turned)
-    _block(picture, centre, size, colour, turn=turned)
-    _block(picture, centre, 0.8 * size, _LIDS[colour], turn=turned)
+    _block(image, centre, size + 2, (112, 88, 66), turn=turned)
+    _block(image, centre, size, colour, turn=turned)
+    _block(image, centre, 0.8 * size, _LIDS[colour], turn=turned)
     opening = 16 + 0.5 * float(state[5])
     for side in (-1, 1):
         column = width / 2 + side * opening
-        _bar(picture, (column, height * 0.42), (column, height + 12.0), 9, _DARK)
+        _bar(image, (column, height * 0.42), (column, height + 12.0), 9, _DARK)
         inside = column - side * 5
-        _bar(picture, (inside, height * 0.42), (inside, height + 9.0), 3, _STEEL)
-    return _interleaved(picture)
+        _bar(image, (inside, height * 0.42), (inside, height + 9.0), 3, _STEEL)
+    return _interleaved(image)
 
 
 def _front_backdrop() -> np.ndarray:
@@ -247,37 +247,37 @@ def _front_backdrop() -> np.ndarray:
     depth = np.clip((rows - _TABLE_ROW) / (height - _TABLE_ROW), 0, 1)
     grain = 4 * np.sin(columns / (9 + 8 * depth) + 3 * np.sin(rows / 5)) + 3 * np.sin(rows * 1.3)
     wood = np.array(_WOOD, np.float32)[:, None, None] + (grain - 34 * depth)
-    picture = np.where(rows >= _TABLE_ROW - 6, wood, wall)
-    picture[:, int(_TABLE_ROW) - 6 : int(_TABLE_ROW) - 4] += 24
-    return np.asarray(np.clip(picture, 0, 255), dtype=np.uint8)
+    image = np.where(rows >= _TABLE_ROW - 6, wood, wall)
+    image[:, int(_TABLE_ROW) - 6 : int(_TABLE_ROW) - 4] += 24
+    return np.asarray(np.clip(image, 0, 255), dtype=np.uint8)
 
 
 def _interleaved(planes: np.ndarray) -> np.ndarray:
     """Return height x width x 3. Drawing works on planes: numpy is slow along an axis of 3."""
-    picture = np.empty((*planes.shape[1:], 3), np.uint8)
+    image = np.empty((*planes.shape[1:], 3), np.uint8)
     for channel, plane in enumerate(planes):
-        picture[..., channel] = plane
-    return picture
+        image[..., channel] = plane
+    return image
 
 
 def _pixel(across: float, up: float) -> Point:
     return _BASE_COLUMN + across * _PIXELS_PER_METRE, _TABLE_ROW - up * _PIXELS_PER_METRE
 
 
-def _fingers(picture: np.ndarray, wrist: Point, tip: Point, *, opening: float) -> None:
+def _fingers(image: np.ndarray, wrist: Point, tip: Point, *, opening: float) -> None:
     along = np.subtract(tip, wrist) / max(1e-6, math.dist(tip, wrist))
     across = np.array((-along[1], along[0]))
     palm = np.add(wrist, along * 16)
-    _bar(picture, wrist, (palm[0], palm[1]), 6, _DARK)
+    _bar(image, wrist, (palm[0], palm[1]), 6, _DARK)
     for side in (-1, 1):
         root, end = palm + side * opening * across, np.add(tip, side * opening * across)
-        _bar(picture, (palm[0], palm[1]), (root[0], root[1]), 4, _DARK)
-        _bar(picture, (root[0], root[1]), (end[0], end[1]), 3.2, _STEEL)
+        _bar(image, (palm[0], palm[1]), (root[0], root[1]), 4, _DARK)
+        _bar(image, (root[0], root[1]), (end[0], end[1]), 3.2, _STEEL)
 
 
-def _bar(picture: np.ndarray, start: Point, stop: Point, radius: float, colour: Colour) -> None:
+def _bar(image: np.ndarray, start: Point, stop: Point, radius: float, colour: Colour) -> None:
     """Draw a rounded bar, lit from above; a disc where start and stop are one."""
-    part, columns, rows = _window(picture, start, stop, radius + 1)
+    part, columns, rows = _window(image, start, stop, radius + 1)
     if part.size == 0:
         return
     run, rise = stop[0] - start[0], stop[1] - start[1]
@@ -289,10 +289,10 @@ def _bar(picture: np.ndarray, start: Point, stop: Point, radius: float, colour: 
 
 
 def _block(
-    picture: np.ndarray, centre: Point, half: float, colour: Colour, *, turn: float = 0.0
+    image: np.ndarray, centre: Point, half: float, colour: Colour, *, turn: float = 0.0
 ) -> None:
     """Draw a square."""
-    part, columns, rows = _window(picture, centre, centre, 1.5 * half + 1)
+    part, columns, rows = _window(image, centre, centre, 1.5 * half + 1)
     if part.size == 0:
         return
     x, y = columns - centre[0], rows - centre[1]
@@ -301,16 +301,16 @@ def _block(
 
 
 def _window(
-    picture: np.ndarray, start: Point, stop: Point, margin: float
+    image: np.ndarray, start: Point, stop: Point, margin: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the part of the picture around two points, and its columns and rows."""
+    """Return the part of the image around two points, and its columns and rows."""
     left = max(0, math.floor(min(start[0], stop[0]) - margin))
-    right = min(picture.shape[2], math.ceil(max(start[0], stop[0]) + margin) + 1)
+    right = min(image.shape[2], math.ceil(max(start[0], stop[0]) + margin) + 1)
     top = max(0, math.floor(min(start[1], stop[1]) - margin))
-    bottom = min(picture.shape[1], math.ceil(max(start[1], stop[1]) + margin) + 1)
+    bottom = min(image.shape[1], math.ceil(max(start[1], stop[1]) + margin) + 1)
     columns = np.arange(left, max(left, right), dtype=np.float32)[None, :]
     rows = np.arange(top, max(top, bottom), dtype=np.float32)[:, None]
-    return picture[:, top:bottom, left:right], columns, rows
+    return image[:, top:bottom, left:right], columns, rows
 
 
 def _blend(

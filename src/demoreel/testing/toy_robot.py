@@ -50,14 +50,14 @@ class ToyRobot:
         self._frames = self._arm.episode(self.task, self._length)
 
     def get_observation(self) -> dict[str, Any]:
-        """Return joints and pictures, one step of the task further."""
+        """Return joints and images, one step of the task further."""
         try:
             self._now = next(self._frames)
         except StopIteration:
             self.begin()
             self._now = next(self._frames)
-        pictures = {name: self._now[f"observation.images.{name}"] for name in _CAMERAS}
-        return {**_by_name(self._now["observation.state"]), **pictures}
+        images = {name: self._now[f"observation.images.{name}"] for name in _CAMERAS}
+        return {**_by_name(self._now["observation.state"]), **images}
 
     def planned(self) -> dict[str, float]:
         """Return what the task wants done now."""

@@ -1,7 +1,7 @@
 """Batches without copies, also through torch's own ``default_collate``.
 
 A batch is decoded into one array per key. Handed to a ``DataLoader`` as a list of samples, it would
-be torn apart only to be copied together again: 29 MB for 32 pictures of 480x640. So a sample
+be torn apart only to be copied together again: 29 MB for 32 images of 480x640. So a sample
 remembers the batch it was cut from, and torch's documented extension point
 (``default_collate_fn_map``) puts samples that still are that batch back together for nothing.
 Samples that were changed, filtered or reordered on the way are collated the ordinary way.

@@ -35,7 +35,7 @@ class LeRobotDataset(
     """A dataset of any layout, on this machine or from the Hub, with lerobot 0.6.1's items.
 
     Items have lerobot's keys, dtypes, shapes and values: numbers as float32, int64 or bool,
-    pictures as (channels, height, width), float32 in 0..1 or uint8, depth as float32, windows with
+    images as (channels, height, width), float32 in 0..1 or uint8, depth as float32, windows with
     a leading axis and a ``KEY_is_pad`` mask, and the ``task``. ``DataLoader`` fetches whole batches
     at once. Where lerobot is imported too, ``isinstance`` takes it for lerobot's own.
 
@@ -46,9 +46,9 @@ class LeRobotDataset(
             chosen episodes and cameras need. What is there is not fetched again.
         root: The dataset's folder. If there is something, nobody is asked; if not, it is made.
         episodes: Read only these; items keep the dataset's order.
-        image_transforms: Applied to each picture (or window of pictures), depth excepted.
+        image_transforms: Applied to each image (or window of images), depth excepted.
         delta_timestamps: Windows in seconds, by feature; multiples of 1/fps within ``tolerance_s``.
-        tolerance_s: See ``delta_timestamps``. It never decides which picture an item gets: frames
+        tolerance_s: See ``delta_timestamps``. It never decides which image an item gets: frames
             are found by number.
         revision: A tag, a branch or a commit of the repository. None is the newest version that
             demoreel reads, v3.0 first. Of a commit that is cached, nobody is asked.
@@ -56,11 +56,11 @@ class LeRobotDataset(
             must have been pulled from there, and not been changed since.
         download_videos: False leaves the videos out; cameras that they hold cannot be read then.
         video_backend: Accepted for compatibility; videos are decoded from their packets.
-        return_uint8: Give video pictures as uint8. Image cameras stay float32, as in lerobot.
+        return_uint8: Give video images as uint8. Image cameras stay float32, as in lerobot.
         episode_filter: Keep the episodes whose metadata row satisfies this.
-        depth_output_unit: Unit of depth pictures.
+        depth_output_unit: Unit of depth images.
         cameras: Decode only these; the others are left out of the items.
-        image_size: (height, width) to scale pictures to.
+        image_size: (height, width) to scale images to.
         decode_threads: By default every core in a main process and one in a DataLoader worker.
         token: For the Hub; None uses ``HF_TOKEN`` or the login. It is not kept.
         stream: Read the dataset where it lies on the Hub: nothing but its metadata is downloaded.
@@ -258,7 +258,7 @@ class LeRobotDataset(
 
     @property
     def depth_output_unit(self) -> str:
-        """Unit of depth pictures and their statistics."""
+        """Unit of depth images and their statistics."""
         return self._depth_unit
 
     @property
@@ -276,7 +276,7 @@ class LeRobotDataset(
 
     @property
     def hf_dataset(self) -> Any:
-        """The rows without pictures as a Hugging Face dataset, for lerobot's tools.
+        """The rows without images as a Hugging Face dataset, for lerobot's tools.
 
         Cost: reads every row into memory, each time.
 
@@ -290,13 +290,13 @@ class LeRobotDataset(
         return self.hf_dataset.select_columns(column_names)
 
     def set_image_transforms(self, image_transforms: Transform | None) -> None:
-        """Apply this to pictures from now on."""
+        """Apply this to images from now on."""
         if image_transforms is not None and not callable(image_transforms):
             raise TypeError("image_transforms must be callable or None.")
         self.image_transforms = image_transforms
 
     def clear_image_transforms(self) -> None:
-        """Hand pictures out as they are."""
+        """Hand images out as they are."""
         self.image_transforms = None
 
     def __len__(self) -> int:
@@ -316,7 +316,7 @@ class LeRobotDataset(
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """Return many items; ``DataLoader`` calls this with a whole batch.
 
-        Planned once: one take of rows, each picture decoded once. torch's ``default_collate`` then
+        Planned once: one take of rows, each image decoded once. torch's ``default_collate`` then
         gets the batch as it was decoded, without a copy.
         """
         batch = self.read_batch(indices)
@@ -331,7 +331,7 @@ class LeRobotDataset(
     def read_batch(self, indices: Sequence[int]) -> TensorBatch:
         """Return a batch as tensors with a leading axis, before ``image_transforms``."""
         memory = Allocator(self.reader.memory, self._ring())
-        # Pictures that will become floats are decoded to memory that stays here.
+        # Images that will become floats are decoded to memory that stays here.
         allocate = memory.shared if self._return_uint8 else memory.private
         batch = self.reader.batch(indices, allocate=allocate)
         tensors = {key: self._tensor(key, column, memory) for key, column in batch.items()}

@@ -1,7 +1,7 @@
 """Editing under the names that LeRobot users know.
 
 Parameters and defaults are those of lerobot 0.6.1. Underneath is ``demoreel.cut``: packets and rows
-are copied, no picture is encoded again unless that is what was asked for, and the result is absent
+are copied, no image is encoded again unless that is what was asked for, and the result is absent
 until it is whole. One thing is different on purpose: no function changes the dataset that it is
 given; those that do so in lerobot (``modify_tasks``, ``recompute_stats``, ``reencode_dataset``)
 make a new one, too.
@@ -160,7 +160,7 @@ def convert_image_to_video_dataset(
     max_episodes_per_batch: int | None = None,
     max_frames_per_batch: int | None = None,
 ) -> LeRobotDataset:
-    """Make a dataset whose cameras are videos of one whose pictures lie in its tables.
+    """Make a dataset whose cameras are videos of one whose images lie in its tables.
 
     Cameras that are videos already are copied. Depth stays in the tables.
 
@@ -176,7 +176,7 @@ def convert_image_to_video_dataset(
         max_frames_per_batch: Likewise.
 
     Raises:
-        ArgumentError: No camera's pictures lie in the tables, or an argument makes no sense.
+        ArgumentError: No camera's images lie in the tables, or an argument makes no sense.
         TargetExistsError: There is something at the target.
     """
     _refuse_depth(depth_encoder)
@@ -190,7 +190,7 @@ def convert_image_to_video_dataset(
         if reader.in_tables(key) and not reader.info.features[key].is_depth
     ]
     if not cameras:
-        raise ArgumentError("No camera's pictures lie in the tables.", dataset=reader.root)
+        raise ArgumentError("No camera's images lie in the tables.", dataset=reader.root)
     made = source.cut if episode_indices is None else source.cut.keep(list(episode_indices))
     form = _form(rgb_encoder) | FormOptions(images="video", cameras=cameras)
     return written(made, source, name, target, jobs=_jobs(num_workers), **form)
@@ -247,7 +247,7 @@ def recompute_stats(
 
     Args:
         dataset: The dataset.
-        skip_image_video: Leave those of pictures as they are; False decodes every picture.
+        skip_image_video: Leave those of images as they are; False decodes every image.
         relative_action: Must be False: actions are stored as they are, and so are their statistics.
         relative_exclude_joints: Goes with it.
         chunk_size: Likewise.
@@ -498,7 +498,7 @@ def modify_features(
         add_features: By name, the values and their entry in ``info.json`` (``dtype``, ``shape``,
             perhaps ``names``). Values are an array or tensor with a row for each frame, or a
             function of (row, episode, frame in the episode) that returns one; ``row`` is a dict of
-            the frame's columns, without its pictures. Numbers only.
+            the frame's columns, without its images. Numbers only.
         remove_features: The name of a feature to leave out, or several.
         output_dir: The folder to make; None is ``HF_LEROBOT_HOME/repo_id``.
         repo_id: The result's name; None is the source's with ``_modified`` behind it.

@@ -1,4 +1,4 @@
-"""Where pictures are decoded: ``decode_device``, and JPEGs on a GPU.
+"""Where images are decoded: ``decode_device``, and JPEGs on a GPU.
 
 A GPU decodes the JPEGs of a batch in one call, straight into its own memory. Only JPEG in colour
 is decoded there; other codecs and depth are decoded by the CPU, and colour is then moved.
@@ -17,12 +17,12 @@ import torch
 
 from demoreel.errors import ArgumentError, DemoreelWarning, MissingExtraError, PictureError
 from demoreel.layouts.base import Reader
-from demoreel.read.pictures import Camera, Size, wrong_size
+from demoreel.read.cameras import Camera, Size, wrong_size
 
 DecodeDevice = Literal["auto", "cuda", "cpu"] | str | torch.device | None
 
 JpegDecoder = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
-"""Decodes encoded JPEGs (1-D, uint8) to RGB pictures (3, height, width; uint8) on a device."""
+"""Decodes encoded JPEGs (1-D, uint8) to RGB images (3, height, width; uint8) on a device."""
 
 _JPEG = b"\xff\xd8\xff"
 _INSTALL = "pip install torchvision, of the version that belongs to your torch"
@@ -41,7 +41,7 @@ def chosen_device(wanted: DecodeDevice) -> torch.device | None:
     if wanted is None or wanted == "auto":
         missing = what_is_missing()
         if wanted == "auto" and missing is not None:
-            say_once(f"decode_device='auto': pictures are decoded by the CPU ({missing.what})")
+            say_once(f"decode_device='auto': images are decoded by the CPU ({missing.what})")
         return None if wanted is None or missing is not None else torch.device("cuda")
     try:
         device = torch.device(wanted)
@@ -108,13 +108,13 @@ def torchvision_decoder(device: torch.device) -> JpegDecoder:
     return decode
 
 
-class DevicePictures:
+class DeviceImages:
     """Pictures from tables, decoded to a device's memory.
 
     Args:
         reader: The dataset's layout.
-        cameras: Colour cameras whose pictures lie in its tables.
-        device: Where the pictures end up.
+        cameras: Colour cameras whose images lie in its tables.
+        device: Where the images end up.
         size: Height and width to scale to; the CPU does that.
         decode_jpegs: Decodes JPEGs there; torchvision's if None.
     """
@@ -136,18 +136,18 @@ class DevicePictures:
         self._decode_jpegs = decode_jpegs or torchvision_decoder(device)
 
     def read(self, rows: np.ndarray, key: str) -> torch.Tensor:
-        """Return a camera's pictures of these rows: (rows, 3, height, width), uint8.
+        """Return a camera's images of these rows: (rows, 3, height, width), uint8.
 
-        Cost: each picture is decoded once; all JPEGs in one call.
+        Cost: each image is decoded once; all JPEGs in one call.
 
         Raises:
-            PictureError: A picture does not decode, or is of another size than declared.
+            PictureError: An image does not decode, or is of another size than declared.
         """
         unique, places = np.unique(rows, return_inverse=True)
-        pictures = self._decoded(unique, key)
+        images = self._decoded(unique, key)
         wanted = self._size or self._cameras[key].declared
-        for picture in pictures:
-            found = (int(picture.shape[1]), int(picture.shape[2]))
+        for image in images:
+            found = (int(image.shape[1]), int(image.shape[2]))
             if found != wanted:
                 raise PictureError(
                     wrong_size(found, wanted),
@@ -155,7 +155,7 @@ class DevicePictures:
                     dataset=self._reader.root,
                     camera=key,
                 )
-        stacked = torch.stack(list(pictures))
+        stacked = torch.stack(list(images))
         if len(unique) == len(rows) and bool((np.diff(places) == 1).all()):
             return stacked
         return stacked[torch.from_numpy(places).to(self.device)]
@@ -163,18 +163,18 @@ class DevicePictures:
     def _decoded(self, rows: np.ndarray, key: str) -> list[torch.Tensor]:
         encoded = self._reader.encoded(rows, key)
         here = [place for place, data in enumerate(encoded) if self._for_the_device(data)]
-        pictures: dict[int, torch.Tensor] = {}
+        images: dict[int, torch.Tensor] = {}
         try:
             # A copy of the bytes: torch warns of buffers that it may not write to.
             given = [torch.from_numpy(np.frombuffer(encoded[p], np.uint8).copy()) for p in here]
-            pictures.update(zip(here, self._decode_jpegs(given) if given else (), strict=True))
+            images.update(zip(here, self._decode_jpegs(given) if given else (), strict=True))
         except RuntimeError:
-            pictures.clear()  # one is damaged, or not for it: the CPU says which, or decodes it
+            images.clear()  # one is damaged, or not for it: the CPU says which, or decodes it
         for place, data in enumerate(encoded):
-            if place not in pictures:
-                picture = self._cameras[key].decoded(int(rows[place]), data)
-                pictures[place] = torch.from_numpy(np.array(picture, order="C")).to(self.device)
-        return [pictures[place] for place in range(len(encoded))]
+            if place not in images:
+                image = self._cameras[key].decoded(int(rows[place]), data)
+                images[place] = torch.from_numpy(np.array(image, order="C")).to(self.device)
+        return [images[place] for place in range(len(encoded))]
 
     def _for_the_device(self, data: bytes | None) -> bool:
         if self._size is not None or not data or data[:3] != _JPEG:

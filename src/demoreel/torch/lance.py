@@ -16,7 +16,7 @@ from demoreel.read.windows import expand
 from demoreel.storage.external import AllowExternal
 from demoreel.torch.collate import Allocator, TensorBatch
 from demoreel.torch.dataset import LeRobotDataset, Transform
-from demoreel.torch.device import DecodeDevice, DevicePictures, chosen_device, say_once
+from demoreel.torch.device import DecodeDevice, DeviceImages, chosen_device, say_once
 from demoreel.torch.place import PathLike, find_place
 
 _RIGHT_CLASS = {
@@ -135,7 +135,7 @@ class _LanceDataset(LeRobotDataset):
 
 
 class LeRobotLanceVideoDataset(_LanceDataset):
-    """A Lance dataset whose pictures lie in videos: lance-video or lance-native.
+    """A Lance dataset whose images lie in videos: lance-video or lance-native.
 
     Its items are those of ``LeRobotDataset`` on the dataset that it was made from, bit for bit.
 
@@ -152,9 +152,9 @@ class LeRobotLanceVideoDataset(_LanceDataset):
         revision: A tag, a branch or a commit of the repository.
         episodes: Read only these; items are counted from 0, as in ``LeRobotDataset``.
         delta_timestamps: Windows in seconds, by feature; multiples of 1/fps within ``tolerance_s``.
-        image_transforms: Applied to each picture (or window of pictures), depth excepted.
-        tolerance_s: See ``delta_timestamps``. It never decides which picture an item gets.
-        return_uint8: Give video pictures as uint8.
+        image_transforms: Applied to each image (or window of images), depth excepted.
+        tolerance_s: See ``delta_timestamps``. It never decides which image an item gets.
+        return_uint8: Give video images as uint8.
         connect_kwargs: Of these, ``storage_options`` counts, as if given by itself.
         storage_options: What Lance is told of the object store beyond the environment, e.g.
             ``{"aws_region": "eu-west-1"}``; local tables need none. Processes that this one
@@ -164,14 +164,14 @@ class LeRobotLanceVideoDataset(_LanceDataset):
         download_videos: Accepted for compatibility; tables are fetched as a whole.
         force_cache_sync: Ask the Hub for something newer; a ``root`` must have been pulled from
             there, and not been changed since.
-        depth_output_unit: Unit of depth pictures; millimetres if None.
+        depth_output_unit: Unit of depth images; millimetres if None.
         decoder_cache_size: Accepted for compatibility. Elsewhere it bounds the decoders that each
             worker keeps open, one per video. Here a thread has one decoder for all videos, and
             what is kept of a video is its list of packets, within a bound of its own.
         video_decoder_cache_size: Another name for it.
         episode_filter: Keep the episodes whose metadata row satisfies this.
         cameras: Decode only these; the others are left out of the items.
-        image_size: (height, width) to scale pictures to.
+        image_size: (height, width) to scale images to.
         decode_threads: By default every core in a main process and one in a DataLoader worker.
         version: The version of the table of rows to read; the newest if None.
         tag: The version with this name.
@@ -204,9 +204,9 @@ class LeRobotLanceVideoDataset(_LanceDataset):
 
 
 class LeRobotLanceDataset(_LanceDataset):
-    """A Lance dataset whose pictures lie encoded beside the rows: lance-frames.
+    """A Lance dataset whose images lie encoded beside the rows: lance-frames.
 
-    Its items are those of ``LeRobotDataset`` on the dataset that it was made from: pictures within
+    Its items are those of ``LeRobotDataset`` on the dataset that it was made from: images within
     what JPEG loses, or bit for bit where they were written without loss.
 
     Args:
@@ -263,11 +263,11 @@ class LeRobotLanceDataset(_LanceDataset):
         assert device is not None
         return device.read(rows)
 
-    def _device_tensor(self, key: str, pictures: torch.Tensor) -> torch.Tensor:
+    def _device_tensor(self, key: str, images: torch.Tensor) -> torch.Tensor:
         filmed = self.reader.features[key].is_video
-        if filmed and pictures.ndim == 5 and pictures.shape[1] == 1:
-            pictures = pictures.squeeze(1)  # as in LeRobotDataset
-        return pictures if filmed and self._return_uint8 else pictures.float().div_(255.0)
+        if filmed and images.ndim == 5 and images.shape[1] == 1:
+            images = images.squeeze(1)  # as in LeRobotDataset
+        return images if filmed and self._return_uint8 else images.float().div_(255.0)
 
     def _batches_on_device(self) -> _DeviceBatches | None:
         """Return the GPU's part of reading in this process; None where the CPU decodes all."""
@@ -286,7 +286,7 @@ class LeRobotLanceDataset(_LanceDataset):
             torch.zeros(1, device=device)
         except RuntimeError as error:
             if self._is_automatic:
-                say_once(f"decode_device='auto': pictures are decoded by the CPU ({error})")
+                say_once(f"decode_device='auto': images are decoded by the CPU ({error})")
                 return None
             raise ArgumentError(
                 f"The device {device} cannot be used in this process ({error}).",
@@ -298,14 +298,14 @@ class LeRobotLanceDataset(_LanceDataset):
 
 
 class _DeviceBatches:
-    """Batches whose colour pictures a device decodes; all the rest is read as ever."""
+    """Batches whose colour images a device decodes; all the rest is read as ever."""
 
     def __init__(self, dataset: LeRobotLanceDataset, device: torch.device) -> None:
         opened = dataset.reader
         self._keys = [key for key in opened.cameras if not opened.features[key].is_depth]
         self._reader = opened.reader
         self._offsets = opened.offsets
-        self._pictures = DevicePictures(
+        self._images = DeviceImages(
             self._reader, self._keys, device=device, size=dataset._image_size
         )
         self._rest = BatchReader(
@@ -326,8 +326,8 @@ class _DeviceBatches:
             wanted = rows
             if key in self._offsets:
                 wanted = expand(rows, self._offsets[key], start, stop).rows
-            pictures = self._pictures.read(wanted.reshape(-1), key)
-            batch[key] = pictures.reshape(*wanted.shape, *pictures.shape[1:])
+            images = self._images.read(wanted.reshape(-1), key)
+            batch[key] = images.reshape(*wanted.shape, *images.shape[1:])
         return {**batch, **self._rest.read(rows)}
 
 

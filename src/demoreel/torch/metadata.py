@@ -171,7 +171,7 @@ class LeRobotDatasetMetadata:
 
     @property
     def image_keys(self) -> list[str]:
-        """Cameras stored as pictures."""
+        """Cameras stored as images."""
         return list(self._reader.info.image_keys)
 
     @property

@@ -73,7 +73,7 @@ class RecordingDataset:
             features: The features, as LeRobot declares them.
             root: The dataset's folder; must not hold anything.
             robot_type: What is recorded.
-            use_videos: Store cameras as videos; else as pictures.
+            use_videos: Store cameras as videos; else as images.
             tolerance_s: Taken for compatibility; frames are found by number.
             image_writer_processes: See above.
             image_writer_threads: See above.

@@ -94,12 +94,12 @@ class StreamFacts:
 
     @property
     def depth_output_unit(self) -> str:
-        """Unit of depth pictures and their statistics."""
+        """Unit of depth images and their statistics."""
         return self.dataset.depth_output_unit
 
     @property
     def image_transforms(self) -> Transform | None:
-        """What is applied to pictures."""
+        """What is applied to images."""
         return self.dataset.image_transforms
 
 
@@ -213,7 +213,7 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
             dataset's folder or URI.
         root: The dataset's folder or URI.
         episodes: Read only these.
-        image_transforms: Applied to each picture (or window of pictures), depth excepted.
+        image_transforms: Applied to each image (or window of images), depth excepted.
         delta_timestamps: Windows in seconds, by feature; multiples of 1/fps within ``tolerance_s``.
         tolerance_s: See ``delta_timestamps``.
         revision: A snapshot's revision.
@@ -225,8 +225,8 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         seed: Of the order.
         rng: Draws the seed, if given.
         shuffle: Whether frames come in random order, or from the first to the last.
-        return_uint8: Give video pictures as uint8.
-        depth_output_unit: Unit of depth pictures.
+        return_uint8: Give video images as uint8.
+        depth_output_unit: Unit of depth images.
         batch_size: Give batches of this many, collated; use ``DataLoader(batch_size=None)``. If
             None, single samples.
         drop_last: Leave out a last batch that is shorter.
@@ -236,7 +236,7 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         world_size: How many ranks there are.
         episode_filter: Keep the episodes whose metadata row satisfies this.
         cameras: Decode only these; the others are left out of the items.
-        image_size: (height, width) to scale pictures to.
+        image_size: (height, width) to scale images to.
         decode_threads: By default every core in a main process and one in a DataLoader worker.
         storage_options: Of a remote dataset; see ``demoreel.open``.
         allow_external: What the Lance tables may name outside the dataset; see ``demoreel.open``.

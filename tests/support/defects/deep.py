@@ -1,4 +1,4 @@
-"""Defects that only show when pictures are decoded."""
+"""Defects that only show when images are decoded."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _VIDEO = "videos/observation.images.front/chunk-000/file-001.mp4"
 _IMAGES = "observation.images.front"
 
 
-def _pictures() -> list[np.ndarray]:
-    """Return the pictures of the second episode, as they were filmed."""
+def _images() -> list[np.ndarray]:
+    """Return the images of the second episode, as they were filmed."""
     _, state = movements(1, FILM_LENGTHS[1])
     return [view(row, 1) for row in state]
 
 
-def _film_again(root: Path, pictures: list[np.ndarray]) -> None:
-    film(root / _VIDEO, pictures, fps=10)
+def _film_again(root: Path, images: list[np.ndarray]) -> None:
+    film(root / _VIDEO, images, fps=10)
 
 
 def _overwrite_packet(path: Path, frame: int, content: Any) -> None:
@@ -45,16 +45,16 @@ def packet_of_noise(root: Path) -> None:
 
 
 @defect("picture-undecodable", on="v3-images", deep=True)
-def picture_cut_off(root: Path) -> None:
-    def cut(pictures: list[Any]) -> None:
-        pictures[5] = {**pictures[5], "bytes": pictures[5]["bytes"][:100]}
+def image_cut_off(root: Path) -> None:
+    def cut(images: list[Any]) -> None:
+        images[5] = {**images[5], "bytes": images[5]["bytes"][:100]}
 
     edit_column(root / DATA, _IMAGES, cut)
 
 
 @defect("video-decodes-short", on="v3-film", deep=True, also=("video-codec",))
-def packet_without_a_picture(root: Path) -> None:
-    film(root / _VIDEO, _pictures(), fps=10, codec="av1")
+def packet_without_an_image(root: Path) -> None:
+    film(root / _VIDEO, _images(), fps=10, codec="av1")
 
     def nothing(size: int) -> bytes:
         """A temporal unit of AV1 that holds padding."""
@@ -65,12 +65,12 @@ def packet_without_a_picture(root: Path) -> None:
 
 
 @defect("picture-size", on="v3-images", deep=True)
-def picture_of_another_size(root: Path) -> None:
+def image_of_another_size(root: Path) -> None:
     buffer = io.BytesIO()
     Image.new("RGB", (32, 48), (90, 80, 70)).save(buffer, "PNG")
 
-    def shrink(pictures: list[Any]) -> None:
-        pictures[5] = {**pictures[5], "bytes": buffer.getvalue()}
+    def shrink(images: list[Any]) -> None:
+        images[5] = {**images[5], "bytes": buffer.getvalue()}
 
     edit_column(root / DATA, _IMAGES, shrink)
 
@@ -85,27 +85,27 @@ def colour_declared_as_depth(root: Path) -> None:
 
 @defect("picture-black", on="v3-film", deep=True)
 def camera_covered(root: Path) -> None:
-    pictures = _pictures()
-    pictures[8:20] = [np.full_like(pictures[0], 3)] * 12
-    _film_again(root, pictures)
+    images = _images()
+    images[8:20] = [np.full_like(images[0], 3)] * 12
+    _film_again(root, images)
 
 
 @defect("picture-frozen", on="v3-film", deep=True)
 def camera_hangs(root: Path) -> None:
-    pictures = _pictures()
-    pictures[12:34] = [pictures[12]] * 22
-    film(root / _VIDEO, pictures, fps=10, gop=250)
+    images = _images()
+    images[12:34] = [images[12]] * 22
+    film(root / _VIDEO, images, fps=10, gop=250)
 
 
 @defect("picture-repeated", on="v3-film", deep=True)
 def camera_at_half_the_rate(root: Path) -> None:
-    pictures = _pictures()
-    pictures[1::2] = pictures[::2]
-    film(root / _VIDEO, pictures, fps=10, gop=250)
+    images = _images()
+    images[1::2] = images[::2]
+    film(root / _VIDEO, images, fps=10, gop=250)
 
 
 @defect("picture-jump", on="v3-film", deep=True)
 def camera_knocked_over(root: Path) -> None:
-    pictures = _pictures()
-    pictures[22:] = [255 - np.rot90(picture) for picture in pictures[22:]]
-    _film_again(root, [np.ascontiguousarray(picture) for picture in pictures])
+    images = _images()
+    images[22:] = [255 - np.rot90(image) for image in images[22:]]
+    _film_again(root, [np.ascontiguousarray(image) for image in images])

@@ -54,8 +54,8 @@ def video_of_another_episode(root: Path) -> None:
 @defect("pictures-alike", on="v3-film", deep=True)
 def video_of_another_episode_encoded_again(root: Path) -> None:
     _, state = movements(0, FILM_LENGTHS[0])
-    pictures = [view(row, 0) for row in state]
-    film(root / _VIDEO.format(number=2), pictures, fps=10, crf=26, gop=5)
+    images = [view(row, 0) for row in state]
+    film(root / _VIDEO.format(number=2), images, fps=10, crf=26, gop=5)
 
 
 @defect("leak-episode", on="v3-moves", leaks=True)
@@ -68,10 +68,10 @@ def the_same_films_with_other_rows(root: Path) -> None:
     def halved(episode: int, columns: Columns) -> Columns:
         return {key: v / 2 if v.dtype.kind == "f" else v for key, v in columns.items()}
 
-    def same(episode: int, frame: int, picture: np.ndarray) -> np.ndarray:
+    def same(episode: int, frame: int, image: np.ndarray) -> np.ndarray:
         return view(movements(episode, FILM_LENGTHS[episode])[1][frame], episode)
 
-    make_anew(root, lengths=FILM_LENGTHS, films=True, change=halved, picture=same)
+    make_anew(root, lengths=FILM_LENGTHS, films=True, change=halved, image=same)
 
 
 @defect("leak-near", on="v3-moves", leaks=True)

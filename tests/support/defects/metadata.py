@@ -393,7 +393,7 @@ def file_is_a_link(root: Path) -> None:
 
 
 @defect("files-left-over")
-def pictures_left_over(root: Path) -> None:
+def images_left_over(root: Path) -> None:
     folder = root / "images" / _FRONT / "episode_000003"
     folder.mkdir(parents=True)
     (folder / "frame_000000.png").write_bytes(b"\x89PNG")

@@ -24,7 +24,7 @@ class Defect:
         codes: What a check must find.
         also: What may follow from it; anything else that is no hint would be a false alarm.
         damage: Damages the copy of the base in a folder.
-        deep: Whether only a check that decodes pictures can find it.
+        deep: Whether only a check that decodes images can find it.
         leaks: Whether only a check for leaks can find it, of the base and the copy side by side.
     """
 
@@ -50,7 +50,7 @@ def defect(
         *codes: What a check must find.
         on: The base to damage.
         also: What may follow from it.
-        deep: Whether only a check that decodes pictures can find it.
+        deep: Whether only a check that decodes images can find it.
         leaks: Whether only a check for leaks can find it, beside the base.
     """
 

@@ -158,7 +158,7 @@ def text_missing(root: Path) -> None:
 
 
 @defect("picture-missing", on="v3-images")
-def picture_missing(root: Path) -> None:
+def image_missing(root: Path) -> None:
     edit_column(root / DATA, "observation.images.front", put(3, None))
 
 

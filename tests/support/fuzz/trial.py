@@ -49,7 +49,7 @@ class Verdict:
         case: The case.
         damage: What was done to the dataset.
         faults: What may not be, with the reason: the interpreter crashed, the case did not end, it
-            took too much memory, an exception that is no error of demoreel escaped, a picture or
+            took too much memory, an exception that is no error of demoreel escaped, an image or
             row was taken for another, a repaired dataset that is called clean is not, something
             outside of the target was written, or something was left behind.
         unforeseen: What checks stumbled over: they said so in a finding, but did not expect it.
@@ -168,7 +168,7 @@ def _repair(verdict: Verdict, root: Path, target: Path, deep: bool, blurred: boo
         try:
             wrong = mixed_up(dataset[index], dataset.info.cameras, None, is_blurred=blurred)
         except DemoreelError as error:
-            if deep:  # else nobody has looked at the pictures
+            if deep:  # else nobody has looked at the images
                 verdict.unforeseen.append(f"clean after repair, but frame {index}: {error.what}")
                 break
             continue

@@ -1,8 +1,8 @@
-"""What a dataset's own pictures and numbers say, and whether a folder is as it was.
+"""What a dataset's own images and numbers say, and whether a folder is as it was.
 
-Every frame of a base carries its episode and frame in its pictures (``stamp``) and in its numbers
-(see ``factory``). Damage may change pixels and numbers, and no check sum covers them: a picture
-that cannot be read, or a number here and there, says nothing. But a picture that reads as *another*
+Every frame of a base carries its episode and frame in its images (``stamp``) and in its numbers
+(see ``factory``). Damage may change pixels and numbers, and no check sum covers them: an image
+that cannot be read, or a number here and there, says nothing. But an image that reads as *another*
 frame than the one asked for was mixed up, and so was a row whose numbers all agree on another row.
 """
 
@@ -34,10 +34,10 @@ def mixed_up(
 
     Args:
         item: The frame as it was read.
-        cameras: The keys of its pictures.
+        cameras: The keys of its images.
         asked: What was asked for; None where the numbers of the frame itself are all there is to
             go by, as a repaired dataset numbers its episodes anew.
-        is_blurred: Whether packets of video were damaged. A picture that lost what changed since
+        is_blurred: Whether packets of video were damaged. An image that lost what changed since
             the one before looks like that one, and no check sum tells.
     """
     row = row_of(item)
@@ -45,7 +45,7 @@ def mixed_up(
         return f"the row of episode {row.episode}, frame {row.frame} stands for {asked}"
     wanted = asked or row
     for camera in cameras:
-        shown = picture_of(item.get(camera))
+        shown = image_of(item.get(camera))
         if shown is None or wanted is None or shown == wanted:
             continue
         same_group = shown.episode == wanted.episode and abs(shown.frame - wanted.frame) < GROUP
@@ -67,10 +67,10 @@ def row_of(item: dict[str, Any]) -> Stamp | None:
     return Stamp(int(episode), int(frame))
 
 
-def picture_of(picture: Any) -> Stamp | None:
-    """Return the frame that a picture shows; None if it cannot be read."""
+def image_of(image: Any) -> Stamp | None:
+    """Return the frame that an image shows; None if it cannot be read."""
     try:
-        shown = read_stamp(picture)
+        shown = read_stamp(image)
     except (ValueError, TypeError):
         return None
     known = shown.episode < len(LENGTHS) and shown.frame < LENGTHS[shown.episode]

@@ -1,1 +1,1 @@
-"""Where two datasets differ: ``run.diff`` pairs episodes, and compares rows, then pictures."""
+"""Where two datasets differ: ``run.diff`` pairs episodes, and compares rows, then images."""

@@ -80,8 +80,8 @@ class StatisticDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class PictureDifference:
-    """A camera whose pictures differ.
+class ImageDifference:
+    """A camera whose images differ.
 
     Attributes:
         camera: The camera.
@@ -92,7 +92,7 @@ class PictureDifference:
         largest: The largest difference: levels of 255, or millimetres of depth. None where sizes
             differ.
         mean: The mean difference of all that were decoded, likewise.
-        psnr: That of the worst picture, in dB; None for depth.
+        psnr: That of the worst image, in dB; None for depth.
     """
 
     camera: str
@@ -118,11 +118,11 @@ class Difference:
         moved: Episodes that stand elsewhere: (number in the first, number in the second).
         columns: Columns that differ.
         statistics: Statistics that differ.
-        pictures: Cameras whose pictures differ.
+        images: Cameras whose images differ.
         episodes: Pairs of episodes that were compared.
         frames: Pairs of frames whose rows were compared.
-        decoded: Pairs of pictures that had to be decoded; all others have the same bytes.
-        pixels: How pictures were compared: ``none``, ``sample`` or ``all``.
+        decoded: Pairs of images that had to be decoded; all others have the same bytes.
+        pixels: How images were compared: ``none``, ``sample`` or ``all``.
     """
 
     a: str
@@ -133,7 +133,7 @@ class Difference:
     moved: tuple[tuple[int, int], ...]
     columns: tuple[ColumnDifference, ...]
     statistics: tuple[StatisticDifference, ...]
-    pictures: tuple[PictureDifference, ...]
+    pictures: tuple[ImageDifference, ...]
     episodes: int
     frames: int
     decoded: int

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from demoreel.edit.diff.difference import Difference, Said, StatisticDifference
+from demoreel.edit.diff.images import Images, Pixels
 from demoreel.edit.diff.pairs import Pair, Side, matched, runs_of
-from demoreel.edit.diff.pictures import Pictures, Pixels
 from demoreel.edit.diff.rows import ComparedRows
 from demoreel.edit.sources import remote_dataset_in
 from demoreel.errors import ArgumentError
@@ -88,7 +88,7 @@ def _compared(
 ) -> Difference:
     pairs, only_a, only_b = matched(left, right, by_content=match == "content")
     rows = ComparedRows(left, right, tolerance)
-    pictures = Pictures(left, right, pixels, pixel_tolerance)
+    pictures = Images(left, right, pixels, pixel_tolerance)
     total = max(1, sum(left.length(pair.a) for pair in pairs))
     done = 0
     for run in runs_of(pairs, left, right):
@@ -169,11 +169,11 @@ def _entry(feature: Feature) -> str:
 
 
 def _meaning(feature: Feature) -> dict[str, Any]:
-    """Return what a feature means; how a camera's pictures are encoded is no part of it."""
+    """Return what a feature means; how a camera's images are encoded is no part of it."""
     if feature.is_camera:
         code = feature.depth_code
         depth = None if code is None else str(code)
-        return {"dtype": feature.dtype, "shape": list(feature.picture_shape), "depth": depth}
+        return {"dtype": feature.dtype, "shape": list(feature.image_shape), "depth": depth}
     names = None if feature.names is None else flat_names(feature.names)
     return {"dtype": feature.dtype, "shape": list(feature.shape), "names": names}
 

@@ -1,6 +1,6 @@
 """The table of rows of an edit in place.
 
-Rows of numbers are few bytes: they are written anew, in any order. Where pictures lie in them, they
+Rows of numbers are few bytes: they are written anew, in any order. Where images lie in them, they
 stay, and only what changes is written: which rows are gone, and the columns of numbers.
 """
 
@@ -46,16 +46,16 @@ def rewrite_rows(
         facts: Takes what there is to know of each episode.
 
     Raises:
-        ArgumentError: Pictures lie in the rows, and those would stand in another order.
+        ArgumentError: Images lie in the rows, and those would stand in another order.
         TableError: The table is damaged.
     """
-    pictured = bool(plan.info.image_keys)
+    imaged = bool(plan.info.image_keys)
     before = frames.open()
     columns = _Columns(plan, tables, before.schema)
-    stand_in = frames.stand_in(folder, with_files=pictured)
+    stand_in = frames.stand_in(folder, with_files=imaged)
     clips = numbered_clips(_job(plan), facts)
-    if pictured:
-        _keep_pictures(plan, tables, columns, stand_in, clips)
+    if imaged:
+        _keep_images(plan, tables, columns, stand_in, clips)
     else:
         batches = (rows_batch(columns.schema, clip) for clip in clips)
         stand_in.replace_rows(columns.schema, batches)
@@ -64,7 +64,7 @@ def rewrite_rows(
 
 
 def _job(plan: Plan) -> TableJob:
-    """Return all clips as one job; pictures stay where they are."""
+    """Return all clips as one job; images stay where they are."""
     features = {key: f for key, f in plan.info.features.items() if not f.is_camera}
     return TableJob(
         folder="",
@@ -144,7 +144,7 @@ class _Columns:
         return pa.schema(changed)
 
 
-def _keep_pictures(
+def _keep_images(
     plan: Plan,
     tables: LanceSchema,
     columns: _Columns,

@@ -48,7 +48,7 @@ _RECORDING = f"{HIDDEN}/lance.json"  # what a recording that was killed may prun
 def render_in_place(cutlist: CutList, *, verification: Verify = "ends") -> Rendered:
     """Make a cut a new version of the dataset that it is a cut of.
 
-    Cost: writes the rows (of layouts with pictures in their rows, the numbers that change) and
+    Cost: writes the rows (of layouts with images in their rows, the numbers that change) and
     ``meta/``; no video. Killed at any instant, the dataset is what it was, or what it is to be.
 
     Args:

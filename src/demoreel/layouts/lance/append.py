@@ -33,7 +33,7 @@ from demoreel.layouts.lance.schemas import (
     COPY,
     COPY_SCHEMA,
     FEATURE_NOTE,
-    PICTURE,
+    IMAGE,
     ROW_INDICES,
     VIDEO_INDICES,
     VIDEO_NAMES,
@@ -475,7 +475,7 @@ def videos_differences(schema: pa.Schema, known: pa.Schema) -> list[str]:
 
 def _holds(kind: pa.DataType, feature: Feature) -> bool:
     if feature.is_image:
-        return bool(pa.types.is_binary(kind) or kind == PICTURE)
+        return bool(pa.types.is_binary(kind) or kind == IMAGE)
     if not feature.is_numeric:
         return bool(kind in (column_type(feature), arrow_type(feature)))
     size = 1
@@ -515,18 +515,18 @@ def fitted_rows(schema: pa.Schema, rows: pa.Table, info: Info) -> pa.Table:
         info: What the dataset is.
     """
     columns: dict[str, Any] = {}
-    pictures = {}
+    images = {}
     for field in schema:
         key = field.metadata[FEATURE_NOTE].decode()
         feature, values = info.features[key], rows.column(key).combine_chunks()
         if feature.is_image:
-            pictures[key] = values.field("bytes").to_pylist()
+            images[key] = values.field("bytes").to_pylist()
         elif feature.is_numeric:
             columns[key] = as_numpy(_flat(values)).reshape(len(rows), -1)
             _refuse_loss(columns[key], field.type, feature)
         else:
             columns[key] = values
-    return pa.Table.from_batches([rows_batch(schema, columns, pictures)])
+    return pa.Table.from_batches([rows_batch(schema, columns, images)])
 
 
 def _refuse_loss(numbers: np.ndarray, kind: pa.DataType, feature: Feature) -> None:

@@ -124,7 +124,7 @@ class LanceReader(V3Metadata):
         return rows_once(self._rows, self.info, self.episodes, first, stop)
 
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
-        """Return the encoded pictures of a camera whose pictures lie with the rows."""
+        """Return the encoded images of a camera whose images lie with the rows."""
         return self._rows.objects(rows, self.info.features[camera])
 
     def data_file(self, position: int) -> str:
@@ -148,16 +148,16 @@ class LanceReader(V3Metadata):
             raise self._with_episode(error, position, camera) from error
         return self._locate(position, camera, video)
 
-    def expect(self, pictures: Mapping[str, np.ndarray]) -> None:
-        """Fetch what tells where a batch's pictures lie in their videos, all at the same time.
+    def expect(self, images: Mapping[str, np.ndarray]) -> None:
+        """Fetch what tells where a batch's images lie in their videos, all at the same time.
 
         Args:
-            pictures: The rows of which pictures are wanted, by camera.
+            images: The rows of which images are wanted, by camera.
         """
         if self._videos_table is None:
             return
         videos: dict[tuple[str, int, int], None] = {}
-        for camera, rows in pictures.items():
+        for camera, rows in images.items():
             if not self.in_tables(camera):
                 for position in np.unique(self.episodes.positions_of_rows(rows)).tolist():
                     videos[camera, *self._video_numbers(position, camera)] = None

@@ -6,7 +6,7 @@ only if it is another one, the two columns are read whole, and every row is look
 
 Random rows cost Lance as much as the pages they lie in: 32 of them took as long as 32 whole
 episodes (15 ms, of 5 million rows). So numbers are taken an episode at a time, once, into a
-``ColumnStore``. Text and language are taken as they are asked for; pictures are read from the data
+``ColumnStore``. Text and language are taken as they are asked for; images are read from the data
 files, without Lance, where ``files.py`` can do that.
 """
 
@@ -74,11 +74,11 @@ class LanceRows(StoredNumbers):
     def _write(self, rows: np.ndarray, store: ColumnStore | PassingColumns) -> None:
         names = [self._names[feature.key] for feature in self._numeric]
         table = self._table.take(self._places.of(rows), names)
-        stretches = list(runs(rows))
+        spans = list(runs(rows))
         for feature, name in zip(self._numeric, names, strict=True):
             array = table.column(name).combine_chunks()
             values = arrow_in.numbers(array, feature, where=self._table.path, from_floats=True)
-            for at, stop in stretches:
+            for at, stop in spans:
                 store.write(feature.key, int(rows[at]), values[at:stop])
 
     def objects(self, rows: np.ndarray, feature: Feature) -> list[Any]:
@@ -86,15 +86,15 @@ class LanceRows(StoredNumbers):
         name = self._names[feature.key]
         places = self._places.of(rows)
         if feature.is_camera:
-            return self._pictures(places, name, feature)
+            return self._images(places, name, feature)
         values: list[Any] = self._table.take(places, [name]).column(name).to_pylist()
         if feature.is_language:
             where = self._table.path
             return [parsed_rows(value, key=feature.key, where=where) for value in values]
         return values
 
-    def _pictures(self, places: np.ndarray, name: str, feature: Feature) -> list[bytes]:
-        """Read encoded pictures; from the data files themselves where that is possible."""
+    def _images(self, places: np.ndarray, name: str, feature: Feature) -> list[bytes]:
+        """Read encoded images; from the data files themselves where that is possible."""
         if name not in self._values:
             self._values[name] = self._table.values(name)
         values = self._values[name]
@@ -103,7 +103,7 @@ class LanceRows(StoredNumbers):
             return read
         found: list[bytes] = []
         for chunk in self._table.take(places, [name]).column(name).chunks:
-            array = arrow_in.pictures(chunk, key=feature.key, where=self._table.path)
+            array = arrow_in.images(chunk, key=feature.key, where=self._table.path)
             found += array.to_pylist()
         return found
 

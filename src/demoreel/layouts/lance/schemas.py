@@ -2,7 +2,7 @@
 
 ::
 
-    lance-frames   NAME.lance          one row per frame: numbers, text, and each camera's picture,
+    lance-frames   NAME.lance          one row per frame: numbers, text, and each camera's image,
                                        encoded
     lance-video    NAME.lance          one row per frame: numbers, text
                    NAME_videos.lance   one row per mp4: video_key, chunk_index, file_index,
@@ -13,7 +13,7 @@
 
 Beside the tables lies ``meta/`` as in v3.0; of lance-native, which lerobot reads itself, with
 ``"storage_format": "lance"`` in ``info.json``. lance-frames may call a camera a video if it was one
-before. In the layouts with videos, cameras that are none keep their encoded pictures in the rows.
+before. In the layouts with videos, cameras that are none keep their encoded images in the rows.
 
 The tool that invented lance-frames and lance-video (lerobot-lancedb before 0.3) makes float32 of
 all numbers but the default columns, and flattens them; they are read in the dtype and shape that
@@ -41,15 +41,15 @@ import pyarrow as pa
 from demoreel.errors import ArgumentError, MetadataError
 from demoreel.layouts import arrow_in
 from demoreel.layouts.columns import arrow_type, to_arrow
+from demoreel.media.image_encode import ImageCodec
 from demoreel.media.packet_bytes import PACKETS_COLUMN, encode_packets
 from demoreel.media.packets import PacketIndex
-from demoreel.media.picture_encode import PictureCodec
 from demoreel.media.video import Video
 from demoreel.model import Feature, Info
 from demoreel.storage.seekable import Bytes
 
 CODEC_NOTE = b"demoreel.pictures"
-"""Where a table's schema notes how its pictures were encoded."""
+"""Where a table's schema notes how its images were encoded."""
 
 FEATURE_NOTE = b"demoreel.feature"
 """Where a column notes the key of its feature, which may have dots."""
@@ -68,8 +68,8 @@ ROW_INDICES = {"episode_index": "BTREE", "task_index": "BITMAP"}
 VIDEO_INDICES = {"video_key": "BITMAP"}
 """The scalar indices of a table of rows, and of one of videos."""
 
-PICTURE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-"""A picture as lance-native has it."""
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+"""An image as lance-native has it."""
 
 _DEFAULTS: Mapping[str, pa.DataType] = {
     "episode_index": pa.int32(),
@@ -78,7 +78,7 @@ _DEFAULTS: Mapping[str, pa.DataType] = {
     "timestamp": pa.float32(),
     "task_index": pa.int32(),
 }
-# Lance would run every large value through zstd, which encoded pictures do not get smaller from.
+# Lance would run every large value through zstd, which encoded images do not get smaller from.
 _AS_IT_IS = {b"lance-encoding:compression": b"none"}
 _IS_BLOB = {"ARROW:extension:name": "lance.blob.v2", "ARROW:extension:metadata": ""}
 _MOST_BOXES = 10_000
@@ -120,12 +120,12 @@ class LanceSchema:
         """Whether lerobot reads it itself; there is a copy of ``meta/`` then."""
         return self.layout == "lance-native"
 
-    def rows(self, info: Info, codec: PictureCodec | None = None) -> pa.Schema:
+    def rows(self, info: Info, codec: ImageCodec | None = None) -> pa.Schema:
         """Return the columns of the table of rows.
 
         Args:
             info: What the dataset is.
-            codec: How the pictures of lance-frames are encoded; None as they are.
+            codec: How the images of lance-frames are encoded; None as they are.
         """
         names, features = column_names(info), info.features.values()
         if self.is_native:
@@ -144,7 +144,7 @@ class LanceSchema:
             pa.field(names[key], pa.binary(), metadata={FEATURE_NOTE: key.encode(), **_AS_IT_IS})
             for key in in_rows
         ]
-        note = {CODEC_NOTE: str(codec or PictureCodec("source"))} if self.videos is None else None
+        note = {CODEC_NOTE: str(codec or ImageCodec("source"))} if self.videos is None else None
         return pa.schema(fields, metadata=note)
 
     @property
@@ -249,7 +249,7 @@ def column_type(feature: Feature) -> pa.DataType:
 
 def _native_type(feature: Feature) -> pa.DataType:
     if feature.is_image:
-        return PICTURE
+        return IMAGE
     if feature.is_numeric and len(feature.item_shape) > 1:
         return pa.list_(pa.from_numpy_dtype(feature.numpy_dtype), math.prod(feature.item_shape))
     return column_type(feature)
@@ -269,19 +269,19 @@ def _without_extensions(kind: pa.DataType) -> pa.DataType:
 def rows_batch(
     schema: pa.Schema,
     columns: pa.Table | Mapping[str, Any],
-    pictures: Mapping[str, Sequence[bytes]] | None = None,
+    images: Mapping[str, Sequence[bytes]] | None = None,
 ) -> pa.RecordBatch:
     """Put rows together.
 
-    Cost: one copy of the encoded pictures.
+    Cost: one copy of the encoded images.
 
     Args:
         schema: From ``LanceSchema.rows``, or a table's own.
         columns: Every column by its feature's key: arrays, lists (text, language) or Arrow, as
             ``Reader.rows`` or a table of the source gives them. Others are left out.
-        pictures: Encoded pictures by camera, where they are not among the columns.
+        images: Encoded images by camera, where they are not among the columns.
     """
-    held = {**_by_key(columns), **(pictures or {})}
+    held = {**_by_key(columns), **(images or {})}
     arrays = []
     length: int | None = None
     for field in schema:
@@ -312,10 +312,10 @@ def _column(values: Any, key: str, kind: pa.DataType) -> pa.Array:
     try:
         if pa.types.is_binary(kind):
             return pa.array(values, kind)
-        if kind == PICTURE:
+        if kind == IMAGE:
             nowhere = pa.nulls(len(values), pa.string())
             encoded = pa.array(values, pa.binary())
-            return pa.StructArray.from_arrays([encoded, nowhere], fields=list(PICTURE))
+            return pa.StructArray.from_arrays([encoded, nowhere], fields=list(IMAGE))
         if pa.types.is_string(kind):
             return pa.array(list(values), kind) if not _is_arrow(values) else _plain(values, kind)
         if pa.types.is_list(kind):

@@ -9,7 +9,7 @@ that no manifest names; after it, other programs find a version that Lance itsel
 
 Some columns of a table change, and rows are left out, without writing the rest again: a row that
 goes is noted in a file of deletions; new values of a column go into data files of their own, beside
-the old ones. Whatever else lies in the rows, pictures say, stays where it is.
+the old ones. Whatever else lies in the rows, images say, stays where it is.
 """
 
 from __future__ import annotations

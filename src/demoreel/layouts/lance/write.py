@@ -39,7 +39,7 @@ from demoreel.layouts.lance.schemas import (
     LanceSchema,
     meta_rows,
 )
-from demoreel.media.picture_encode import PictureCodec
+from demoreel.media.image_encode import ImageCodec
 from demoreel.model import Info
 from demoreel.storage.commit.files import sync_path, sync_tree
 from demoreel.storage.local import LocalFile
@@ -313,7 +313,7 @@ def make_rows_table(
     info: Info,
     fragments: Sequence[str],
     *,
-    codec: PictureCodec | None = None,
+    codec: ImageCodec | None = None,
 ) -> Path:
     """Make the table of rows, without indices, and return its folder.
 

@@ -5,7 +5,7 @@ those, up to the sizes in ``info.json``: every byte is copied a few times at mos
 episodes come. At the finish all that is left goes in one pass. Each step is a commit of its own;
 appends wait for the commit only, not for the copying.
 
-Readers that opened the dataset before a merge are right or get an error, never another picture:
+Readers that opened the dataset before a merge are right or get an error, never another image:
 
 - A merged **video** gets a number that no video had before; the old files stay for a while, then
   go. Their positions are thus never looked up in another file.

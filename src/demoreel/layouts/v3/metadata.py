@@ -41,7 +41,7 @@ class V3Metadata(ABC):
     Args:
         root: The dataset's folder.
         info: Its info.
-        filmed: The cameras whose pictures lie in videos.
+        filmed: The cameras whose images lie in videos.
         meta: The folder of the metadata, if not ``meta`` in ``root``.
         before_episodes: Called before ``meta/episodes`` is read.
 
@@ -74,7 +74,7 @@ class V3Metadata(ABC):
         """Whether all files that were opened so far belong to the metadata that were read."""
         return self.state is None or self.state.is_current()
 
-    def expect(self, pictures: Mapping[str, np.ndarray]) -> None:
+    def expect(self, images: Mapping[str, np.ndarray]) -> None:
         """Do nothing: local files are opened when they are read."""
         return
 
@@ -127,7 +127,7 @@ class V3Metadata(ABC):
         return self._meta.tasks_of(positions)
 
     def in_tables(self, camera: str) -> bool:
-        """Whether a camera's pictures lie encoded in the tables, and not in videos."""
+        """Whether a camera's images lie encoded in the tables, and not in videos."""
         return camera not in self._filmed
 
     @abstractmethod

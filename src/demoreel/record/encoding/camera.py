@@ -24,7 +24,7 @@ from demoreel.record.encoding.plan import CameraPlan, FinishedVideo
 from demoreel.record.encoding.spill import DiskThread, SpillFile
 from demoreel.stats.running import LevelCounts
 
-_TOUCHED = 24  # places that get their memory before the first picture
+_TOUCHED = 24  # places that get their memory before the first frame
 _DEATHS = 5  # encoders that may die one after the other without a frame between
 _END_S = 2.0
 _SOON_S = 0.01  # tidying up waits until the frame that comes now is taken
@@ -32,7 +32,7 @@ _SOON_S = 0.01  # tidying up waits until the frame that comes now is taken
 
 @dataclass(eq=False, slots=True)
 class HeldFrame:
-    """A picture that is not safe yet, and where it waits.
+    """A frame that is not safe yet, and where it waits.
 
     Attributes:
         frame: Its number in the episode.
@@ -74,14 +74,14 @@ class CameraBuffer:
 
 @dataclass(frozen=True, slots=True)
 class PersistedFrames:
-    """What is on disk of an episode: packets up to here, and where the pictures after them are."""
+    """What is on disk of an episode: packets up to here, and where the frames after them are."""
 
     progress: EncodingProgress
     places: list[int]
 
 
 class CameraEncoder:
-    """Takes pictures of one camera and has them encoded.
+    """Takes frames of one camera and has them encoded.
 
     ``put`` is for one thread. ``receive`` and ``revive`` are called by the thread that keeps the
     encoders; ``on_change`` is called there whenever an episode has finished, failed or moved on.
@@ -91,7 +91,7 @@ class CameraEncoder:
         fps: Frames per second.
         places: LevelCounts that fit into memory.
         threads: Most threads the codec may use.
-        disk: The thread that writes pictures to disk.
+        disk: The thread that writes frames to disk.
         on_waiting: Called when messages wait for a pipe to become writable.
     """
 
@@ -117,7 +117,7 @@ class CameraEncoder:
         self._shared = SharedFrames(plan, places)
         self._shared.touch(_TOUCHED)
         # The place that was given back last is taken first: it is warm, and memory that is never
-        # needed is never touched. Half of them are for pictures on their way to disk.
+        # needed is never touched. Half of them are for frames on their way to disk.
         self._free = list(reversed(range(places)))
         self._reserve = places // 2
         self._buffers: deque[CameraBuffer] = deque()
@@ -140,7 +140,7 @@ class CameraEncoder:
     # What the control loop does
 
     def begin(self, episode: int, base: Path) -> CameraBuffer:
-        """Begin an episode; its pictures come next."""
+        """Begin an episode; its frames come next."""
         buffer = CameraBuffer(episode, base, SpillFile(spill_path(base), self.plan.nbytes))
         self._clear_leftovers()
         with self._lock:
@@ -149,10 +149,10 @@ class CameraEncoder:
         return buffer
 
     def check_room(self) -> None:
-        """Raise unless there is room for a picture, so that the next ``put`` cannot fail.
+        """Raise unless there is room for a frame, so that the next ``put`` cannot fail.
 
         Raises:
-            EncoderBehindError: All memory is taken by pictures that nobody has taken away.
+            EncoderBehindError: All memory is taken by frames that nobody has taken away.
             VideoError: The encoder has failed for good.
         """
         with self._lock:
@@ -172,11 +172,11 @@ class CameraEncoder:
             camera=self.plan.key,
         )
 
-    def put(self, buffer: CameraBuffer, picture: np.ndarray) -> None:
-        """Copy a picture and pass it on; ``check_room`` must have found room."""
+    def put(self, buffer: CameraBuffer, image: np.ndarray) -> None:
+        """Copy a frame and pass it on; ``check_room`` must have found room."""
         with self._lock:
             place = self._free.pop()
-        np.copyto(self._shared.pictures[place], picture)
+        np.copyto(self._shared.images[place], image)
         with self._lock:
             held = HeldFrame(buffer.put, place)
             buffer.held.append(held)
@@ -188,7 +188,7 @@ class CameraEncoder:
         self._disk.do(lambda: self._to_disk(buffer, held))
 
     def end(self, buffer: CameraBuffer) -> None:
-        """Say that the episode has all its pictures."""
+        """Say that the episode has all its frames."""
         with self._lock:
             buffer.ended = True
             self._send("end", buffer.episode, buffer.put)
@@ -201,7 +201,7 @@ class CameraEncoder:
             self._send("drop", buffer.episode)
 
     def waiting(self) -> tuple[int, int]:
-        """Return how many pictures wait in memory and on disk."""
+        """Return how many frames wait in memory and on disk."""
         with self._lock:
             self._reclaim()
             held = [h for buffer in self._buffers for h in buffer.held]
@@ -228,8 +228,8 @@ class CameraEncoder:
             missing = [held for held in buffer.held if held.on_disk is None]
             if missing:
                 buffer.persisted = False
-                # Its own error: another picture may have found room since.
-                raise missing[0].error or OSError("a picture could not be written to disk")
+                # Its own error: another frame may have found room since.
+                raise missing[0].error or OSError("a frame could not be written to disk")
             places = {held.frame: held.on_disk for held in buffer.held}
             progress = self._progress_of(buffer)
         buffer.spill.sync()
@@ -267,7 +267,7 @@ class CameraEncoder:
     # What the disk's thread does
 
     def _also_to_disk(self, buffer: CameraBuffer, held: HeldFrame) -> None:
-        """Write a picture to disk that stays in memory for the encoder."""
+        """Write a frame to disk that stays in memory for the encoder."""
         place = self._written(buffer, held)
         with self._lock:
             held.copying, held.on_disk = False, place
@@ -275,7 +275,7 @@ class CameraEncoder:
                 self._release(buffer, held)
 
     def _to_disk(self, buffer: CameraBuffer, held: HeldFrame) -> None:
-        """Write a picture to disk and let go of its memory; where that fails it stays in memory."""
+        """Write a frame to disk and let go of its memory; where that fails it stays in memory."""
         assert held.place is not None
         place = None if buffer.dropped else self._written(buffer, held)
         with self._lock:
@@ -292,7 +292,7 @@ class CameraEncoder:
     def _written(self, buffer: CameraBuffer, held: HeldFrame) -> int | None:
         assert held.place is not None
         try:
-            place = buffer.spill.write(self._shared.pictures[held.place])
+            place = buffer.spill.write(self._shared.images[held.place])
         except OSError as error:
             self._disk_error = held.error = error
             return None
@@ -359,7 +359,7 @@ class CameraEncoder:
             self.start()
 
     def close(self) -> None:
-        """End the encoder and give up the memory; pictures that are not safe are gone."""
+        """End the encoder and give up the memory; frames that are not safe are gone."""
         self._close_pipes()
         if self._process is not None:
             try:

@@ -1,4 +1,4 @@
-"""All cameras of a recording: pictures in without waiting, whole episodes out."""
+"""All cameras of a recording: frames in without waiting, whole episodes out."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _READY_S = 60.0
 
 
 class CameraEncoders:
-    """Encodes the pictures of several cameras while they are recorded.
+    """Encodes the frames of several cameras while they are recorded.
 
     Each camera has an encoder in a process of its own, at a lower priority than this one, and a
-    share of ``memory_mb`` for pictures on their way there. Where encoders fall behind, pictures
+    share of ``memory_mb`` for frames on their way there. Where encoders fall behind, frames
     wait in ``workdir``. An encoder that dies is replaced, and nothing is lost by it. If this
     process is killed the encoders end by themselves.
 
@@ -57,13 +57,13 @@ class CameraEncoders:
         cameras: The cameras; their keys differ.
         fps: Frames per second.
         workdir: A folder for this recording alone, on a disk with room; made if need be.
-        memory_mb: Memory for pictures that wait, in megabytes, all cameras together. It is taken as
+        memory_mb: Memory for frames that wait, in megabytes, all cameras together. It is taken as
             it is needed.
         threads: Most threads of each encoder; None shares the cores out.
 
     Raises:
         ArgumentError: There are no cameras, or two have the same key.
-        VideoError: A camera's codec cannot encode its pictures.
+        VideoError: A camera's codec cannot encode its frames.
         OSError: There is no memory, or ``workdir`` cannot be written.
     """
 
@@ -120,38 +120,38 @@ class CameraEncoders:
             self.close()
             raise
 
-    def put(self, key: str, picture: np.ndarray) -> None:
-        """Take the next picture of one camera; costs a copy of its pixels.
+    def put(self, key: str, image: np.ndarray) -> None:
+        """Take the next frame of one camera; costs a copy of its pixels.
 
-        The first picture after an episode has ended begins the next.
+        The first frame after an episode has ended begins the next.
 
         Raises:
             UnknownKeyError: There is no such camera.
-            ArgumentError: The picture has another shape or type.
+            ArgumentError: The frame has another shape or type.
             EncoderBehindError: Neither encoder nor disk could take it; it was not taken.
             VideoError: The camera's encoder has failed for good.
         """
-        self.put_frame({key: picture})
+        self.put_frame({key: image})
 
-    def put_frame(self, pictures: Mapping[str, np.ndarray]) -> None:
-        """Take a picture of each of several cameras: all of them, or, raising, none.
+    def put_frame(self, images: Mapping[str, np.ndarray]) -> None:
+        """Take a frame of each of several cameras: all of them, or, raising, none.
 
         Raises:
             UnknownKeyError: There is no such camera.
-            ArgumentError: A picture has another shape or type.
+            ArgumentError: A frame has another shape or type.
             EncoderBehindError: Neither encoder nor disk could take one.
             VideoError: A camera's encoder has failed for good.
         """
         if self._closing:
             raise ArgumentError("These encoders are closed.")
         cameras = []
-        for key, picture in pictures.items():
+        for key, image in images.items():
             camera = self._cameras.get(key)
             if camera is None:
                 raise UnknownKeyError(
                     f"There is no camera {key!r}.", hint=nearest(key, self._cameras)
                 )
-            camera.plan.check(picture)
+            camera.plan.check(image)
             camera.check_room()
             buffer = self._buffers.get(key)
             if buffer is not None and buffer.failure is not None:
@@ -160,26 +160,26 @@ class CameraEncoders:
                     hint="discard the episode, and try another codec",
                     camera=key,
                 )
-            cameras.append((camera, picture))
-        for camera, picture in cameras:
-            camera.put(self._buffer_of(camera), picture)
+            cameras.append((camera, image))
+        for camera, image in cameras:
+            camera.put(self._buffer_of(camera), image)
 
     def end_episode(self) -> None:
-        """Say that the episode has all its pictures, so that its videos are finished meanwhile.
+        """Say that the episode has all its frames, so that its videos are finished meanwhile.
 
         ``finish_episode`` and ``persist_episode`` say so, too.
 
         Raises:
-            ArgumentError: A camera has no picture.
+            ArgumentError: A camera has no frame.
         """
         if self._finished is None:
             self._end_buffers()
 
     def count_episode(self) -> Mapping[str, LevelCounts]:
-        """Wait until the episode's pictures are counted; the last ones may still be encoded.
+        """Wait until the episode's frames are counted; the last ones may still be encoded.
 
         Raises:
-            ArgumentError: A camera has no picture.
+            ArgumentError: A camera has no frame.
             DiskError: As for ``finish_episode``.
             VideoError: As for ``finish_episode``.
             FrameMismatchError: As for ``finish_episode``.
@@ -197,14 +197,14 @@ class CameraEncoders:
     def finish_episode(self) -> Mapping[str, FinishedVideo]:
         """Wait for what is still being encoded and return the episode's videos.
 
-        Asking again, before another picture is put, gives the same answer.
+        Asking again, before another frame is put, gives the same answer.
 
         Raises:
-            ArgumentError: A camera has no picture.
+            ArgumentError: A camera has no frame.
             DiskFullError: The disk is full; free some space and ask again, or discard.
             DiskError: The disk fails otherwise; ask again, or discard.
             VideoError: An encoder has failed; the episode can only be discarded.
-            FrameMismatchError: A video has not as many frames as pictures were put.
+            FrameMismatchError: A video has not as many frames as frames were put.
         """
         self.end_episode()
         if self._finished is None:
@@ -242,7 +242,7 @@ class CameraEncoders:
             note: What to keep with it, for whoever recovers it; becomes JSON.
 
         Raises:
-            ArgumentError: A camera has no picture.
+            ArgumentError: A camera has no frame.
             OSError: The disk is full; the episode is still here, and may be persisted again.
         """
         self._end_buffers()
@@ -265,7 +265,7 @@ class CameraEncoders:
         return PendingVideos(folder, buffers, self._cameras, self._changed, self._is_settled)
 
     def discard_episode(self) -> None:
-        """Forget the pictures since the last episode. Returns at once."""
+        """Forget the frames since the last episode. Returns at once."""
         if self.must_persist:
             remove_manifest(episode_folder(self._workdir, self._episode))
             self.must_persist = False
@@ -357,9 +357,7 @@ class CameraEncoders:
     def _end_buffers(self) -> None:
         missing = [key for key in self._cameras if key not in self._buffers]
         if missing:
-            raise ArgumentError(
-                "A camera has no pictures, so there is no video.", camera=missing[0]
-            )
+            raise ArgumentError("A camera has no frames, so there is no video.", camera=missing[0])
         for key, buffer in self._buffers.items():
             if not buffer.ended:
                 self._cameras[key].end(buffer)

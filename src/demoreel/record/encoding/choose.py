@@ -34,9 +34,9 @@ DOCUMENTED_ORDER = (*HARDWARE_ENCODERS, "libsvtav1", "libx264")
 
 # Beside LeRobot's AV1 (preset 12, crf 30) none has a lower PSNR; x264 takes 1.2 to 1.5 times the
 # bytes at its first two speeds (measured by bench/encoders.py). For that it needs a lower crf, and
-# none of its tuning for how pictures look to people.
+# none of its tuning for how frames look to people.
 _SPEEDS: dict[str, tuple[VideoSettings, ...]] = {
-    # Low delay: every picture gives its packet at once, so that nothing is left to encode when an
+    # Low delay: every frame gives its packet at once, so that nothing is left to encode when an
     # episode ends. Its crf of 36 has about the bytes and the PSNR of 30 without.
     "libsvtav1": tuple(
         VideoSettings(preset=preset, crf=crf, options={"svtav1-params": "pred-struct=1"})
@@ -51,7 +51,7 @@ _SPEEDS: dict[str, tuple[VideoSettings, ...]] = {
 _HEADROOM = 0.7  # most of the machine that encoding may take; the rest is the control loop's
 _FRAMES = 12
 _LONGEST_S = 0.7  # for one candidate
-_PATTERN = 4  # different pictures
+_PATTERN = 4  # different frames
 
 
 def choose_codec(
@@ -63,7 +63,7 @@ def choose_codec(
 ) -> VideoSettings:
     """Return the first settings of ``order`` that encode all cameras at ``fps`` with headroom.
 
-    Each is tried on pictures like a camera's, all cameras at once, at its slower speeds first.
+    Each is tried on frames like a camera's, all cameras at once, at its slower speeds first.
     Where none is fast enough the fastest of the last is returned, and encoding will be behind. What
     was measured is kept for the next time; the first time costs up to about two seconds.
 
@@ -98,7 +98,7 @@ def choose_codec(
     if fastest is None:
         raise VideoError(
             f"None of {', '.join(order)} can encode these cameras.",
-            hint="odd picture sizes need av1; see VideoSettings for others",
+            hint="odd frame sizes need av1; see VideoSettings for others",
         )
     return fastest
 
@@ -155,7 +155,7 @@ def _seconds_a_frame(cameras: Sequence[CameraPlan], candidate: VideoSettings) ->
     if hardware and not _opens(candidate.encoder_name):
         return None
     plans = [p if p.kind == "depth" else replace(p, settings=candidate) for p in cameras]
-    pictures = {plan.shape: _like_a_camera(plan.shape) for plan in plans}
+    images = {plan.shape: _like_a_camera(plan.shape) for plan in plans}
     with scratch_folder() as folder:
         paths = [folder / f"{number}.mp4" for number in range(len(plans))]
         until = time.monotonic() + _LONGEST_S
@@ -163,7 +163,7 @@ def _seconds_a_frame(cameras: Sequence[CameraPlan], candidate: VideoSettings) ->
         try:
             with ThreadPoolExecutor(len(plans)) as pool:
                 jobs = [
-                    pool.submit(_encode, plan, path, pictures[plan.shape], until)
+                    pool.submit(_encode, plan, path, images[plan.shape], until)
                     for plan, path in zip(plans, paths, strict=True)
                 ]
                 frames = [job.result() for job in jobs]
@@ -174,7 +174,7 @@ def _seconds_a_frame(cameras: Sequence[CameraPlan], candidate: VideoSettings) ->
     return spent / (sum(frames) / len(frames))
 
 
-def _encode(plan: CameraPlan, path: Path, pictures: np.ndarray, until: float) -> int:
+def _encode(plan: CameraPlan, path: Path, images: np.ndarray, until: float) -> int:
     from demoreel.media.encode import VideoEncoder
     from demoreel.stats.running import LevelCounts
 
@@ -183,9 +183,9 @@ def _encode(plan: CameraPlan, path: Path, pictures: np.ndarray, until: float) ->
         path, fps=30, width=plan.width, height=plan.height, settings=plan.settings, threads=1
     ) as video:
         while video.frames < _FRAMES and (video.frames < 2 or time.monotonic() < until):
-            picture = pictures[video.frames % len(pictures)]
-            video.add(picture)
-            counted.add(picture)
+            image = images[video.frames % len(images)]
+            video.add(image)
+            counted.add(image)
     return video.frames
 
 
@@ -205,9 +205,9 @@ def _opens(encoder: str) -> bool:
 
 @lru_cache(maxsize=4)
 def _like_a_camera(shape: tuple[int, ...]) -> np.ndarray:
-    """Return pictures with shapes, edges and texture that move, and a sensor's noise.
+    """Return frames with shapes, edges and texture that move, and a sensor's noise.
 
-    Encoding them takes as long as real pictures of a robot's head camera do.
+    Encoding them takes as long as real frames of a robot's head camera do.
     """
     random = np.random.default_rng(0)
     height, width = shape[:2]
@@ -216,15 +216,15 @@ def _like_a_camera(shape: tuple[int, ...]) -> np.ndarray:
     across = np.arange(wide)[None, :] / max(height, width)
     scene = 110 + 50 * np.sin(9 * across + 4 * np.sin(7 * down)) + 30 * (np.sin(31 * down) > 0.6)
     scene = scene + _texture(random, tall, wide)
-    pictures = []
+    images = []
     for number in range(_PATTERN):
         gray = scene[2 * number :, 3 * number :][:height, :width]
         gray = np.clip(gray + random.normal(0, 1.5, (height, width)), 0, 255)
         if len(shape) == 2:
-            pictures.append((gray * 16).astype(np.uint16))
+            images.append((gray * 16).astype(np.uint16))
         else:
-            pictures.append((gray[..., None] * [1.0, 0.9, 0.8]).astype(np.uint8))
-    return np.stack(pictures)
+            images.append((gray[..., None] * [1.0, 0.9, 0.8]).astype(np.uint8))
+    return np.stack(images)
 
 
 def _texture(random: np.random.Generator, height: int, width: int) -> np.ndarray:

@@ -32,7 +32,7 @@ class ProgressNote(Protocol):
 class EpisodeEncoder:
     """Encodes an episode from the first frame that is not safe yet.
 
-    Every picture is counted for the statistics when its packet is noted, and progress is noted
+    Every frame is counted for the statistics when its packet is noted, and progress is noted
     with both, so that no frame is counted twice or left out whatever happens in between.
 
     Args:
@@ -89,23 +89,23 @@ class EpisodeEncoder:
         """How many frames have their packets in the file."""
         return self._safe
 
-    def add(self, picture: np.ndarray) -> None:
-        """Encode the next frame; the picture must stay as it is until it is safe.
+    def add(self, image: np.ndarray) -> None:
+        """Encode the next frame; the frame must stay as it is until it is safe.
 
         Raises:
             VideoError: The encoder or the disk failed; call ``abort``.
             OSError: The packet could not be noted; call ``abort``.
         """
-        self._waiting.append(picture)
-        self._video.add(picture)
+        self._waiting.append(image)
+        self._video.add(image)
         self._note_progress()
 
-    def counts_with(self, pictures: Sequence[np.ndarray]) -> LevelCounts:
-        """Return the counts of all pictures, given those that ``add`` has yet to take.
+    def counts_with(self, images: Sequence[np.ndarray]) -> LevelCounts:
+        """Return the counts of all frames, given those that ``add`` has yet to take.
 
         Counting comes before encoding then, and is not done again.
         """
-        self._counted = deque(_counts_of(picture) for picture in (*self._waiting, *pictures))
+        self._counted = deque(_counts_of(image) for image in (*self._waiting, *images))
         whole = LevelCounts()
         for part in (self._stats, *self._counted):
             whole.merge(part)
@@ -138,8 +138,8 @@ class EpisodeEncoder:
         if self._video.whole == self._safe:
             return
         while self._safe < self._video.whole:
-            picture = self._waiting.popleft()
-            counts = self._counted.popleft() if self._counted else _counts_of(picture)
+            image = self._waiting.popleft()
+            counts = self._counted.popleft() if self._counted else _counts_of(image)
             self._stats.merge(counts)
             self._safe += 1
         self._note.advance(self._episode, self._safe, self._stats)
@@ -186,7 +186,7 @@ def remake(
         raise
 
 
-def _counts_of(picture: np.ndarray) -> LevelCounts:
+def _counts_of(image: np.ndarray) -> LevelCounts:
     counts = LevelCounts()
-    counts.add(picture)
+    counts.add(image)
     return counts

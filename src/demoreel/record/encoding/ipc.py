@@ -33,7 +33,7 @@ _LENGTH = struct.Struct("<I")
 _MOST = 1 << 16
 _NUMBER = np.dtype(np.int64)
 _FRAME_BITS = 32
-_HEADER = 3  # position, pictures counted, unused
+_HEADER = 3  # position, frames counted, unused
 
 Message = tuple[Any, ...]
 
@@ -173,7 +173,7 @@ class EncodingProgress:
     Attributes:
         episode: The episode that is being encoded; those before it are done with.
         frames: How many of its frames have their packets in a file.
-        stats: Counts of those frames' pictures.
+        stats: Counts of those frames' frames.
     """
 
     episode: int
@@ -182,11 +182,11 @@ class EncodingProgress:
 
 
 class SharedFrames:
-    """Places for pictures of one camera, and the progress of its encoder.
+    """Places for frames of one camera, and the progress of its encoder.
 
     Args:
         plan: The camera.
-        places: How many pictures there is room for.
+        places: How many frames there is room for.
         handle: The file, if another process made it; None makes one.
 
     Raises:
@@ -206,9 +206,9 @@ class SharedFrames:
         self._records = np.frombuffer(
             self._pages, _NUMBER, 2 * (_HEADER + levels), mmap.PAGESIZE
         ).reshape(2, -1)
-        # One array, each picture on pages of its own: small cameras have ten thousands of places.
+        # One array, each frame on pages of its own: small cameras have ten thousands of places.
         inner = np.empty(plan.shape, plan.dtype).strides
-        self.pictures = np.ndarray(
+        self.images = np.ndarray(
             (places, *plan.shape), plan.dtype, self._pages, first, (step, *inner)
         )
 
@@ -239,9 +239,9 @@ class SharedFrames:
         self._turn[0] = turn
 
     def touch(self, places: int) -> None:
-        """Have the system give memory to the first places, so that the first pictures cost less."""
-        for picture in self.pictures[:places]:
-            picture.reshape(-1)[:: mmap.PAGESIZE // picture.itemsize] = 0
+        """Have the system give memory to the first places, so that the first frames cost less."""
+        for image in self.images[:places]:
+            image.reshape(-1)[:: mmap.PAGESIZE // image.itemsize] = 0
 
     def close(self) -> None:
         """Let go of the file; the memory goes with its last view."""

@@ -1,4 +1,4 @@
-"""Episodes whose pictures are safe on disk but not all encoded yet.
+"""Episodes whose frames are safe on disk but not all encoded yet.
 
 A persisted episode's folder has, for each camera, the packets that were made, the frames that
 wait, the counts of the frames before them, and one manifest, written last, that says how they go
@@ -146,8 +146,8 @@ def _finish_camera(
         threads=1,
     )
     try:
-        for picture in _pictures(plan, spill_path(base), camera.places.tolist()):
-            encoder.add(picture)
+        for image in _images(plan, spill_path(base), camera.places.tolist()):
+            encoder.add(image)
             encoded()
         video = encoder.finish()
     except BaseException:
@@ -250,7 +250,7 @@ def finished_videos(
 
 
 def remove_manifest(folder: Path) -> None:
-    """Take back what ``write_manifest`` wrote, if it did; the pictures stay.
+    """Take back what ``write_manifest`` wrote, if it did; the frames stay.
 
     Raises:
         OSError: It cannot be removed: the episode is persisted, or will be found so.
@@ -265,11 +265,11 @@ def forget_stuck(buffers: Mapping[str, CameraBuffer]) -> None:
         buffer.stuck = None
 
 
-def _pictures(plan: CameraPlan, path: Path, places: Sequence[int]) -> Iterator[np.ndarray]:
+def _images(plan: CameraPlan, path: Path, places: Sequence[int]) -> Iterator[np.ndarray]:
     for place in places:
-        picture = np.empty(plan.shape, plan.dtype)
-        read_spilled(path, place, picture)
-        yield picture
+        image = np.empty(plan.shape, plan.dtype)
+        read_spilled(path, place, image)
+        yield image
 
 
 def forget(folder: Path) -> None:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CameraPlan:
-    """One camera, and how its pictures are encoded.
+    """One camera, and how its frames are encoded.
 
     Attributes:
         key: The camera's key in the dataset.
-        height: Picture height in pixels.
-        width: Picture width in pixels.
-        kind: ``rgb`` pictures are height x width x 3 of uint8, ``depth`` ones height x width of
+        height: Frame height in pixels.
+        width: Frame width in pixels.
+        kind: ``rgb`` frames are height x width x 3 of uint8, ``depth`` ones height x width of
             uint16: codes for a 12-bit video, or depths for a 16-bit one.
         settings: Codec and quality.
     """
@@ -37,30 +37,30 @@ class CameraPlan:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a picture."""
+        """The shape of a frame."""
         return (self.height, self.width, 3) if self.kind == "rgb" else (self.height, self.width)
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The type of a picture's values."""
+        """The type of a frame's values."""
         return np.dtype(np.uint8 if self.kind == "rgb" else np.uint16)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a picture."""
+        """Bytes of a frame."""
         return int(np.prod(self.shape)) * self.dtype.itemsize
 
     @property
     def levels(self) -> tuple[int, int]:
-        """The shape of the picture's histogram: channels, levels."""
+        """The shape of the frame's histogram: channels, levels."""
         return (3, 256) if self.kind == "rgb" else (1, 65536)
 
-    def check(self, picture: np.ndarray) -> None:
+    def check(self, image: np.ndarray) -> None:
         """Raise ArgumentError unless ``picture`` is one of this camera's."""
-        if picture.shape != self.shape or picture.dtype != self.dtype:
+        if image.shape != self.shape or image.dtype != self.dtype:
             raise ArgumentError(
-                f"A picture of shape {self.shape} and type {self.dtype} was expected, "
-                f"not {picture.shape} {picture.dtype}.",
+                f"A frame of shape {self.shape} and type {self.dtype} was expected, "
+                f"not {image.shape} {image.dtype}.",
                 camera=self.key,
             )
 
@@ -71,8 +71,8 @@ class FinishedVideo:
 
     Attributes:
         path: The mp4 file, complete but not forced to disk; the caller moves it away.
-        frames: How many frames it has: exactly as many as pictures were put.
-        stats: Statistics of every picture that was put, as exact counts that merge.
+        frames: How many frames it has: exactly as many as frames were put.
+        stats: Statistics of every frame that was put, as exact counts that merge.
         signature: What the file says of itself; it was opened again to find out.
     """
 

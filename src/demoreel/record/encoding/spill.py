@@ -18,31 +18,31 @@ log = logging.getLogger(__name__)
 _SYNC_EVERY = 64 << 20
 
 
-def bytes_of(picture: np.ndarray) -> memoryview:
-    """Return the bytes of a picture whose values lie in a row, to read or to fill."""
-    return picture.reshape(-1).view(np.uint8).data
+def bytes_of(image: np.ndarray) -> memoryview:
+    """Return the bytes of a frame whose values lie in a row, to read or to fill."""
+    return image.reshape(-1).view(np.uint8).data
 
 
-def read_spilled(path: Path, place: int, picture: np.ndarray) -> None:
+def read_spilled(path: Path, place: int, image: np.ndarray) -> None:
     """Fill ``picture`` with the one at a place of a spill file.
 
     Raises:
         OSError: The file is not there, or has no such place.
     """
     with open(path, "rb", buffering=0) as file:
-        file.seek(place * picture.nbytes)
-        if file.readinto(bytes_of(picture)) != picture.nbytes:
-            raise OSError(errno.EIO, "a picture that waited on disk is cut short", str(path))
+        file.seek(place * image.nbytes)
+        if file.readinto(bytes_of(image)) != image.nbytes:
+            raise OSError(errno.EIO, "a frame that waited on disk is cut short", str(path))
 
 
 class SpillFile:
-    """A file of places for pictures; places that are given back are used again.
+    """A file of places for frames; places that are given back are used again.
 
-    It is made when the first picture is written. One thread writes; others may give places back.
+    It is made when the first frame is written. One thread writes; others may give places back.
 
     Args:
         path: The file.
-        nbytes: Bytes of a picture.
+        nbytes: Bytes of a frame.
     """
 
     def __init__(self, path: Path, nbytes: int) -> None:
@@ -54,8 +54,8 @@ class SpillFile:
         self._unsynced = 0
         self._doubtful = False
 
-    def write(self, picture: np.ndarray) -> int:
-        """Write a picture and return its place.
+    def write(self, image: np.ndarray) -> int:
+        """Write a frame and return its place.
 
         Now and then this forces the file to disk, so that little is left when it must be safe.
 
@@ -64,7 +64,7 @@ class SpillFile:
         """
         handle = self._open()
         place = self._free.pop() if self._free else self._places
-        data = bytes_of(np.ascontiguousarray(picture))
+        data = bytes_of(np.ascontiguousarray(image))
         at = place * self._nbytes
         try:
             while data:
@@ -79,12 +79,12 @@ class SpillFile:
         self._places = max(self._places, place + 1)
         self._unsynced += self._nbytes
         if self._unsynced >= _SYNC_EVERY:
-            with contextlib.suppress(OSError):  # the picture is there; who needs it safe asks again
+            with contextlib.suppress(OSError):  # the frame is there; who needs it safe asks again
                 self.sync()
         return place
 
     def give_back(self, place: int) -> None:
-        """Let another picture have the place."""
+        """Let another frame have the place."""
         self._free.append(place)
 
     def sync(self) -> None:
@@ -98,8 +98,8 @@ class SpillFile:
         if self._doubtful:
             # After an fsync that failed the system counts what it could not write as written.
             for place in range(self._places):
-                picture = os.pread(self._handle, self._nbytes, place * self._nbytes)
-                os.pwrite(self._handle, picture, place * self._nbytes)
+                image = os.pread(self._handle, self._nbytes, place * self._nbytes)
+                os.pwrite(self._handle, image, place * self._nbytes)
         self._unsynced, self._doubtful = 0, True
         os.fsync(self._handle)
         self._doubtful = False
@@ -146,4 +146,4 @@ class DiskThread:
                 job()
             except Exception:  # without this thread, all that wait for it would wait for ever
                 log.warning("something was not done to a disk", exc_info=True)
-            del job  # holds the picture's camera; not to be kept while waiting
+            del job  # holds the frame's camera; not to be kept while waiting

@@ -1,4 +1,4 @@
-"""An encoder: a program that encodes the pictures of one camera until nobody sends any more."""
+"""An encoder: a program that encodes the frames of one camera until nobody sends any more."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FLUSH_S = 1.0
 _FIRST_MESSAGE_S = 60.0
 _PR_SET_PDEATHSIG = 1
 _ATTEMPTS = 3
-_COUNTED_AHEAD = 4  # pictures; where more wait, they wait for their codec
+_COUNTED_AHEAD = 4  # frames; where more wait, they wait for their codec
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Worker:
         self._stuck = False
 
     def try_out(self, folder: Path) -> None:
-        """Encode one picture, so that a codec that does not work is known before it matters."""
+        """Encode one frame, so that a codec that does not work is known before it matters."""
         path = folder / f".trial-{os.getpid()}.mp4"
         try:
             with VideoEncoder(
@@ -118,7 +118,7 @@ class Worker:
             if messages:
                 busy_until = time.monotonic() + _BUSY_S
             if not self._work():
-                # Not waiting for pictures: a sender that wakes a reader may lose its core to it,
+                # Not waiting for frames: a sender that wakes a reader may lose its core to it,
                 # for milliseconds on a busy machine, and here the sender is the control loop. Only
                 # who ends an episode, and waits for it, rings.
                 self._rest(_LOOK_S if time.monotonic() < busy_until else _IDLE_LOOK_S)
@@ -184,10 +184,10 @@ class Worker:
             return True
         if job.frames is not None and not job.counted:
             self._count_ahead(job, range(frame, job.frames))
-        picture = self._picture(job, frame)
-        if picture is None:
+        image = self._image(job, frame)
+        if image is None:
             return False
-        job.encoder.add(picture)
+        job.encoder.add(image)
         self._forget_safe(job, job.encoder.safe_frames)
         if self._stuck:
             self._stuck = False
@@ -195,25 +195,25 @@ class Worker:
         return True
 
     def _count_ahead(self, job: _Job, frames: range) -> None:
-        """Say what is in the last pictures before they are encoded: somebody waits for that."""
+        """Say what is in the last frames before they are encoded: somebody waits for that."""
         job.counted = True
         places = [job.in_memory.get(frame) for frame in frames[:_COUNTED_AHEAD]]
-        pictures = [self._shared.pictures[place] for place in places if place is not None]
-        if job.encoder is not None and len(pictures) == len(frames):
-            counts = job.encoder.counts_with(pictures)
+        images = [self._shared.images[place] for place in places if place is not None]
+        if job.encoder is not None and len(images) == len(frames):
+            counts = job.encoder.counts_with(images)
             self._say("counted", job.episode, counts.count, counts.histogram())
 
-    def _picture(self, job: _Job, frame: int) -> np.ndarray | None:
+    def _image(self, job: _Job, frame: int) -> np.ndarray | None:
         place = job.in_memory.get(frame)
         if place is not None:
-            shared: np.ndarray = self._shared.pictures[place]
+            shared: np.ndarray = self._shared.images[place]
             return shared
         at = job.on_disk.get(frame)
         if at is None:
             return None
-        picture = np.empty(self._plan.shape, self._plan.dtype)
-        read_spilled(spill_path(job.base), at, picture)
-        return picture
+        image = np.empty(self._plan.shape, self._plan.dtype)
+        read_spilled(spill_path(job.base), at, image)
+        return image
 
     def _finish(self, job: _Job) -> None:
         assert job.encoder is not None
@@ -295,7 +295,7 @@ def _step_back() -> None:
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     if hasattr(os, "SCHED_BATCH"):
-        # A picture that arrives must not push the loop off its core, in the middle of its frame.
+        # A frame that arrives must not push the loop off its core, in the middle of its frame.
         # Libraries have started threads by now, which run as whoever started this process did.
         for thread in threads_of_this_process() or {0}:
             with contextlib.suppress(OSError):

@@ -287,7 +287,7 @@ def _divided(metadata: Sequence[FileInfo], most: int) -> tuple[list[FileInfo], l
 
 
 def _listing(store: RemoteStore, folders: Sequence[str], *, used: int) -> list[FileInfo]:
-    """Return the files that hold rows and pictures, as far as a few requests tell them."""
+    """Return the files that hold rows and images, as far as a few requests tell them."""
     if any(name.endswith(".lance") for name in folders):
         return []  # Lance names its own files, and never writes to one again
     found: list[FileInfo] = []

@@ -1,4 +1,4 @@
-"""Comparing the pictures of two datasets: their bytes first, their pixels where bytes differ."""
+"""Comparing the images of two datasets: their bytes first, their pixels where bytes differ."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Literal
 
 import numpy as np
 
-from demoreel.edit.diff.difference import DifferencePlace, PictureDifference
+from demoreel.edit.diff.difference import DifferencePlace, ImageDifference
 from demoreel.edit.diff.pairs import Pair, Side
 from demoreel.layouts.base import VideoClip
 from demoreel.layouts.columns import FEW_BYTES, image_steps
 from demoreel.media.packets import PacketIndex
 from demoreel.media.video import Video
-from demoreel.read.pictures import Camera
+from demoreel.read.cameras import Camera
 from demoreel.read.pool import DecodePool
 
 Pixels = Literal["none", "sample", "all"]
-"""What is decoded where bytes differ: nothing (no picture is looked at), a few frames, all."""
+"""What is decoded where bytes differ: nothing (no image is looked at), a few frames, all."""
 
 _SAMPLED = 8  # frames of an episode and camera
 _ROWS_AT_ONCE = 64
@@ -42,8 +42,8 @@ class _FoundFrames:
     psnr: float = math.inf
 
 
-class Pictures:
-    """Compares pictures and remembers where they differ.
+class Images:
+    """Compares images and remembers where they differ.
 
     Args:
         a: The first dataset.
@@ -71,17 +71,17 @@ class Pictures:
 
     @property
     def decoded(self) -> int:
-        """Pairs of pictures that had to be decoded."""
+        """Pairs of images that had to be decoded."""
         return sum(found.decoded for found in self._found.values())
 
-    def found(self) -> Iterator[PictureDifference]:
-        """Yield the cameras whose pictures differ."""
+    def found(self) -> Iterator[ImageDifference]:
+        """Yield the cameras whose images differ."""
         for key, found in self._found.items():
             if found.first is None:
                 continue
             depth = self._cameras[key][0].feature.is_depth
             known = found.largest is not None
-            yield PictureDifference(
+            yield ImageDifference(
                 camera=key,
                 frames=found.frames,
                 decoded=found.decoded,
@@ -97,7 +97,7 @@ class Pictures:
 
         Raises:
             VideoError: A video is missing or broken.
-            PictureError: A picture in a table is.
+            PictureError: An image in a table is.
         """
         length = min(self._a.length(pair.a), self._b.length(pair.b))
         for key in self._cameras:
@@ -110,7 +110,7 @@ class Pictures:
             self._found[key].episodes += self._found[key].frames > before
 
     def _suspects(self, key: str, pair: Pair, length: int) -> np.ndarray:
-        """Return the frames whose pictures may differ, because bytes do."""
+        """Return the frames whose images may differ, because bytes do."""
         one, other = self._cameras[key]
         every = np.arange(length)
         if one.in_tables and other.in_tables:
@@ -133,7 +133,7 @@ class Pictures:
         return np.asarray(frames[np.array(differs, bool)])
 
     def _portions(self, key: str, frames: np.ndarray) -> Iterator[np.ndarray]:
-        height, width, _ = self._cameras[key][0].feature.picture_shape
+        height, width, _ = self._cameras[key][0].feature.image_shape
         return _parts(frames, max(1, min(_ROWS_AT_ONCE, _DECODED_BYTES // (height * width * 3))))
 
     def _decode(self, key: str, pair: Pair, frames: np.ndarray) -> None:

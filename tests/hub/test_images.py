@@ -1,4 +1,4 @@
-"""The picture of a card: small, of every camera, and never a reason not to push."""
+"""The image of a card: small, of every camera, and never a reason not to push."""
 
 from __future__ import annotations
 

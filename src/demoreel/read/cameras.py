@@ -17,13 +17,13 @@ from demoreel.errors import (
 )
 from demoreel.layouts.base import Reader
 from demoreel.media.colour import depth_codes
-from demoreel.media.decode import Decoder, Stretch, group_frames
+from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.depth import depth_table
-from demoreel.media.pictures import (
-    decode_depth_picture,
-    decode_picture,
-    paint_picture,
-    picture_size,
+from demoreel.media.images import (
+    decode_depth_image,
+    decode_image,
+    image_size,
+    paint_image,
 )
 from demoreel.media.preload import begin_loading
 from demoreel.media.video import Video
@@ -48,7 +48,7 @@ class Prepared:
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    _jobs: Iterator[_Pictures]
+    _jobs: Iterator[_Images]
     _copies: dict[int, list[int]]
 
     def fill(self, allocate: Allocate) -> tuple[np.ndarray, Iterator[Job]]:
@@ -61,13 +61,13 @@ class Prepared:
 
 
 class Camera:
-    """Plans and decodes the pictures of one camera.
+    """Plans and decodes the images of one camera.
 
     Args:
         reader: The dataset's layout.
         feature: The camera.
         size: Height and width to scale to; None keeps them.
-        depth_unit: Unit of depth pictures.
+        depth_unit: Unit of depth images.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class Camera:
         self.feature = feature
         self._size = size
         self._unit = depth_unit
-        self.declared: Size = feature.picture_shape[:2]
+        self.declared: Size = feature.image_shape[:2]
         self.in_tables = reader.in_tables(feature.key)
         code = feature.depth_code
         self._depth = depth_table(code, unit=depth_unit) if code and feature.is_video else None
 
     def prepare(self, rows: np.ndarray) -> Prepared:
-        """Find out what these rows' pictures need; what is remote is on its way afterwards.
+        """Find out what these rows' images need; what is remote is on its way afterwards.
 
-        A picture that several rows share is decoded once.
+        An image that several rows share is decoded once.
         """
         unique, places = np.unique(rows, return_inverse=True)
         firsts = np.full(len(unique), -1)
@@ -96,16 +96,14 @@ class Camera:
         return Prepared(shape, self._dtype, jobs, _copies(places, firsts))
 
     def plan(self, rows: np.ndarray, allocate: Allocate) -> tuple[np.ndarray, Iterator[Job]]:
-        """Return the array for these rows' pictures, and the jobs that fill it."""
+        """Return the array for these rows' images, and the jobs that fill it."""
         return self.prepare(rows).fill(allocate)
 
     @property
     def _dtype(self) -> np.dtype[Any]:
         return np.dtype(np.float32 if self.feature.is_depth else np.uint8)
 
-    def _video_jobs(
-        self, rows: np.ndarray, targets: np.ndarray
-    ) -> tuple[Size, Iterator[_Pictures]]:
+    def _video_jobs(self, rows: np.ndarray, targets: np.ndarray) -> tuple[Size, Iterator[_Images]]:
         episodes = self._reader.episodes
         positions = episodes.positions_of_rows(rows)
         videos: dict[str, tuple[Video, list[np.ndarray], list[np.ndarray]]] = {}
@@ -123,7 +121,7 @@ class Camera:
             (video, np.concatenate(frames), np.concatenate(places))
             for video, frames, places in videos.values()
         ]
-        return self.declared, self._stretches(parts, self._begun(parts))
+        return self.declared, self._spans(parts, self._begun(parts))
 
     def _refuse_size(self, found: Size, file: str, *, position: int) -> None:
         """Refuse a video of another size than declared, before memory is taken for its frames."""
@@ -139,36 +137,34 @@ class Camera:
 
     def _begun(
         self, parts: Sequence[tuple[Video, np.ndarray, np.ndarray]]
-    ) -> dict[int, Sequence[Stretch]]:
+    ) -> dict[int, Sequence[GopSpan]]:
         """Begin to read what is wanted of videos whose reads wait, all at the same time."""
-        begun: dict[int, Sequence[Stretch]] = {}
+        begun: dict[int, Sequence[GopSpan]] = {}
         try:
             for number, (video, wanted, _) in enumerate(parts):
                 if video.file.waits:
-                    begun[number] = begin_loading(video.file, list(_stretches_of(video, wanted)))
+                    begun[number] = begin_loading(video.file, list(_spans_of(video, wanted)))
         except (VideoError, StoreError) as error:
             raise self.located(error) from error
         return begun
 
-    def _stretches(
+    def _spans(
         self,
         parts: Sequence[tuple[Video, np.ndarray, np.ndarray]],
-        begun: dict[int, Sequence[Stretch]],
-    ) -> Iterator[_Pictures]:
+        begun: dict[int, Sequence[GopSpan]],
+    ) -> Iterator[_Images]:
         for number, (video, wanted, targets) in enumerate(parts):
             target_of = dict(zip(wanted.tolist(), targets.tolist(), strict=True))
-            for stretch in begun.get(number) or _stretches_of(video, wanted):
-                yield _VideoPictures(self, stretch, target_of)
+            for span in begun.get(number) or _spans_of(video, wanted):
+                yield _VideoImages(self, span, target_of)
 
-    def _image_jobs(
-        self, rows: np.ndarray, targets: np.ndarray
-    ) -> tuple[Size, Iterator[_Pictures]]:
+    def _image_jobs(self, rows: np.ndarray, targets: np.ndarray) -> tuple[Size, Iterator[_Images]]:
         encoded = self._reader.encoded(rows, self.feature.key)
         found = self.size_of(int(rows[0]), encoded[0])
         if found != self.declared:  # before memory is taken
             raise self._error(int(rows[0]), wrong_size(found, self.declared))
         return self._size or self.declared, (
-            _EncodedPicture(self, row, data, target)
+            _EncodedImage(self, row, data, target)
             for row, data, target in zip(rows.tolist(), encoded, targets.tolist(), strict=True)
         )
 
@@ -183,10 +179,10 @@ class Camera:
         np.take(self._depth, codes, out=out[0], mode="clip")
 
     def paint_encoded(self, row: int, data: bytes, out: np.ndarray) -> None:
-        """Write one encoded picture into its place."""
+        """Write one encoded image into its place."""
         try:
             if not self.feature.is_depth:
-                paint_picture(data, out, scale=self._size is not None, declared=self.declared)
+                paint_image(data, out, scale=self._size is not None, declared=self.declared)
                 return
             depth = self._depth_of(data)
         except PictureError as error:
@@ -194,20 +190,20 @@ class Camera:
         out[0] = depth
 
     def decoded(self, row: int, data: bytes) -> np.ndarray:
-        """Decode an encoded picture to (channels, height, width).
+        """Decode an encoded image to (channels, height, width).
 
-        It may lie in memory that the calling thread's next picture will use again.
+        It may lie in memory that the calling thread's next image will use again.
         """
         try:
             if self.feature.is_depth:
                 return self._depth_of(data)[None]
-            found = decode_picture(data, size=self._size, on_desk=True, declared=self.declared)
+            found = decode_image(data, size=self._size, on_desk=True, declared=self.declared)
             return found.transpose(2, 0, 1)
         except PictureError as error:
             raise self._error(row, error.what) from error
 
     def _depth_of(self, data: bytes) -> np.ndarray:
-        depth = decode_depth_picture(data, size=self._size, declared=self.declared)
+        depth = decode_depth_image(data, size=self._size, declared=self.declared)
         if self._depth is not None:  # a depth video before: what the table holds is its codes
             return np.take(self._depth, depth.astype(np.intp), mode="clip")
         stored = self.feature.info.get("depth_unit")
@@ -216,9 +212,9 @@ class Camera:
         return depth
 
     def size_of(self, row: int, data: bytes) -> Size:
-        """Return height and width of an encoded picture."""
+        """Return height and width of an encoded image."""
         try:
-            return picture_size(data)
+            return image_size(data)
         except PictureError as error:
             raise self._error(row, error.what) from error
 
@@ -242,35 +238,35 @@ class Camera:
 
 
 def wrong_size(found: Size, declared: Size) -> str:
-    """Return what to say of a picture of another size than ``info.json`` declares."""
-    return f"A picture is {found[0]}x{found[1]} where {declared[0]}x{declared[1]} was declared."
+    """Return what to say of an image of another size than ``info.json`` declares."""
+    return f"An image is {found[0]}x{found[1]} where {declared[0]}x{declared[1]} was declared."
 
 
-def _stretches_of(video: Video, wanted: np.ndarray) -> Iterable[Stretch]:
+def _spans_of(video: Video, wanted: np.ndarray) -> Iterable[GopSpan]:
     groups = group_frames(video.index, np.unique(wanted))
-    return (Stretch(video.index, video.file, video.name, group) for group in groups)
+    return (GopSpan(video.index, video.file, video.name, group) for group in groups)
 
 
-class _VideoPictures:
-    """A stretch of video to decode, and where its frames go."""
+class _VideoImages:
+    """A span of video to decode, and where its frames go."""
 
-    __slots__ = ("_camera", "_stretch", "_targets")
+    __slots__ = ("_camera", "_span", "_targets")
 
-    def __init__(self, camera: Camera, stretch: Stretch, targets: dict[int, int]) -> None:
+    def __init__(self, camera: Camera, span: GopSpan, targets: dict[int, int]) -> None:
         self._camera = camera
-        self._stretch = stretch
+        self._span = span
         self._targets = targets
 
     def fill(self, decoder: Decoder, out: np.ndarray) -> list[int]:
         filled = []
         try:
-            for number, frame in decoder.frames(self._stretch):
+            for number, frame in decoder.frames(self._span):
                 target = self._targets[number]
                 if (frame.height, frame.width) != self._camera.declared:
                     raise FrameMismatchError(
                         wrong_size((frame.height, frame.width), self._camera.declared),
                         hint="restore the video, or leave its episodes out with episodes=",
-                        file=self._stretch.name,
+                        file=self._span.name,
                         frame=number,
                     )
                 self._camera.paint(decoder, frame, out[target])
@@ -280,8 +276,8 @@ class _VideoPictures:
         return filled
 
 
-class _EncodedPicture:
-    """An encoded picture from a table, and where it goes."""
+class _EncodedImage:
+    """An encoded image from a table, and where it goes."""
 
     __slots__ = ("_camera", "_data", "_row", "_target")
 
@@ -296,10 +292,10 @@ class _EncodedPicture:
         return [self._target]
 
 
-_Pictures = _VideoPictures | _EncodedPicture
+_Images = _VideoImages | _EncodedImage
 
 
-def _bind(job: _Pictures, out: np.ndarray, copies: dict[int, list[int]]) -> Job:
+def _bind(job: _Images, out: np.ndarray, copies: dict[int, list[int]]) -> Job:
     def run(decoder: Decoder) -> None:
         for target in job.fill(decoder, out):
             for other in copies.get(target, ()):
@@ -309,7 +305,7 @@ def _bind(job: _Pictures, out: np.ndarray, copies: dict[int, list[int]]) -> Job:
 
 
 def _copies(places: np.ndarray, firsts: np.ndarray) -> dict[int, list[int]]:
-    """Return, for the first place of each picture, the other places that want it too."""
+    """Return, for the first place of each image, the other places that want it too."""
     copies: dict[int, list[int]] = {}
     if len(firsts) < len(places):
         for place, first in enumerate(firsts[places].tolist()):

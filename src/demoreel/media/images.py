@@ -1,4 +1,4 @@
-"""Encoded pictures (PNG, JPEG, TIFF, WebP) to arrays."""
+"""Encoded images (PNG, JPEG, TIFF, WebP) to arrays."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _UNREADABLE = (
 )
 
 
-def decode_picture(
+def decode_image(
     data: bytes | None,
     *,
     size: tuple[int, int] | None = None,
     on_desk: bool = False,
     declared: tuple[int, int] | None = None,
 ) -> np.ndarray:
-    """Return an encoded picture as RGB (height, width, 3; uint8).
+    """Return an encoded image as RGB (height, width, 3; uint8).
 
     Args:
         data: The encoded bytes.
         size: Height and width to scale to.
-        on_desk: Decode into memory that the calling thread's next picture will use again: fresh
+        on_desk: Decode into memory that the calling thread's next image will use again: fresh
             memory costs half as much as decoding a JPEG.
         declared: Height and width that it must have.
 
     Raises:
-        PictureError: The bytes are missing, cut off, or no picture, or one of another size.
+        PictureError: The bytes are missing, cut off, or no image, or one of another size.
     """
     with _readable(data) as encoded:
         shape = _plain_jpeg_shape(encoded) if size is None else None
@@ -62,23 +62,23 @@ def decode_picture(
             return np.array(_as_rgb(image, size))
 
 
-def paint_picture(
+def paint_image(
     data: bytes | None,
     out: np.ndarray,
     *,
     scale: bool = False,
     declared: tuple[int, int] | None = None,
 ) -> None:
-    """Decode an encoded picture into planes of red, green and blue.
+    """Decode an encoded image into planes of red, green and blue.
 
     Args:
         data: The encoded bytes.
         out: Where to (3, height, width; uint8).
-        scale: Whether a picture of another size is scaled.
+        scale: Whether an image of another size is scaled.
         declared: Height and width that it must have before that.
 
     Raises:
-        PictureError: The bytes are missing, cut off, or no picture, or one of another size.
+        PictureError: The bytes are missing, cut off, or no image, or one of another size.
     """
     size = out.shape[1], out.shape[2]
     with _readable(data) as encoded:
@@ -90,15 +90,15 @@ def paint_picture(
             return
         with open_image(encoded) as image:
             _require_size((image.height, image.width), declared if scale else size)
-            picture = _as_rgb(image, size if scale else None)
+            image = _as_rgb(image, size if scale else None)
             for plane, band in zip(out, "RGB", strict=True):
-                plane[...] = np.frombuffer(picture.tobytes("raw", band), np.uint8).reshape(size)
+                plane[...] = np.frombuffer(image.tobytes("raw", band), np.uint8).reshape(size)
 
 
 def _require_size(found: tuple[int, int], wanted: tuple[int, int] | None) -> None:
     if wanted is not None and found != wanted:
         raise PictureError(
-            f"A picture is {found[0]}x{found[1]} where {wanted[0]}x{wanted[1]} was declared."
+            f"An image is {found[0]}x{found[1]} where {wanted[0]}x{wanted[1]} was declared."
         )
 
 
@@ -121,13 +121,13 @@ def _split(words: np.ndarray, out: np.ndarray) -> None:
 def _readable(data: bytes | None) -> Iterator[bytes]:
     """Turn whatever decoders raise about these bytes into a ``PictureError``."""
     if not data:
-        raise PictureError("A picture is missing from its table.")
+        raise PictureError("An image is missing from its table.")
     try:
         yield data
     except _UNREADABLE as error:
         if isinstance(error, PictureError):
             raise
-        raise PictureError(f"A picture does not decode ({error}).") from error
+        raise PictureError(f"An image does not decode ({error}).") from error
 
 
 def open_image(data: bytes) -> Image.Image:
@@ -148,7 +148,7 @@ def _refuse_scans(data: bytes) -> None:
         return
     scans = data.count(_SCAN)
     if scans > _MOST_SCANS:
-        raise PictureError(f"A picture has {scans} scans; {_MOST_SCANS} at most were expected.")
+        raise PictureError(f"An image has {scans} scans; {_MOST_SCANS} at most were expected.")
 
 
 def _is_one_scan(data: bytes) -> bool:
@@ -167,15 +167,15 @@ def _is_one_scan(data: bytes) -> bool:
 
 
 def _refuse_large(height: int, width: int) -> None:
-    what = f"A picture says that it is {height} x {width}: pixels"
+    what = f"An image says that it is {height} x {width}: pixels"
     refuse_above("IMAGE_PIXELS", height * width, what, PictureError)
 
 
 def _as_rgb(image: Image.Image, size: tuple[int, int] | None) -> Image.Image:
-    picture = image.convert("RGB") if image.mode != "RGB" else image
-    if size is not None and picture.size != (size[1], size[0]):
-        picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return picture
+    image = image.convert("RGB") if image.mode != "RGB" else image
+    if size is not None and image.size != (size[1], size[0]):
+        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return image
 
 
 def _plain_jpeg_shape(data: bytes) -> tuple[int, int] | None:
@@ -197,22 +197,22 @@ def _desk(use: str, size: int) -> np.ndarray:
     return memory
 
 
-def decode_depth_picture(
+def decode_depth_image(
     data: bytes | None,
     *,
     size: tuple[int, int] | None = None,
     declared: tuple[int, int] | None = None,
 ) -> np.ndarray:
-    """Return a depth picture's values (height, width; float32), in the unit they were stored in.
+    """Return a depth image's values (height, width; float32), in the unit they were stored in.
 
     Scaling takes the nearest value: a mean of near and far is a distance where nothing is.
 
     Raises:
-        PictureError: The bytes are missing, cut off, or no picture, or one of another size than
+        PictureError: The bytes are missing, cut off, or no image, or one of another size than
             ``declared``.
     """
     if not data:
-        raise PictureError("A depth picture is missing from its table.")
+        raise PictureError("A depth image is missing from its table.")
     try:
         with open_image(data) as image:
             _require_size((image.height, image.width), declared)
@@ -224,14 +224,14 @@ def decode_depth_picture(
     except PictureError:
         raise
     except _UNREADABLE as error:
-        raise PictureError(f"A depth picture does not decode ({error}).") from error
+        raise PictureError(f"A depth image does not decode ({error}).") from error
 
 
-def picture_size(data: bytes | None) -> tuple[int, int]:
-    """Return an encoded picture's height and width, from its header alone.
+def image_size(data: bytes | None) -> tuple[int, int]:
+    """Return an encoded image's height and width, from its header alone.
 
     Raises:
-        PictureError: The bytes are missing, cut off, or no picture.
+        PictureError: The bytes are missing, cut off, or no image.
     """
     with _readable(data) as encoded:
         if encoded[:3] == _JPEG:

@@ -1,6 +1,6 @@
-"""Arrays to encoded pictures: JPEG, PNG, WebP; depth always as PNG of 16 bits.
+"""Arrays to encoded images: JPEG, PNG, WebP; depth always as PNG of 16 bits.
 
-Measured on pictures of 480x640 from a robot's camera, one core:
+Measured on images of 480x640 from a robot's camera, one core:
 
 =============  ==========  ===========
 codec          encode      size
@@ -35,12 +35,12 @@ _WEBP: dict[str, Any] = {"format": "WEBP", "lossless": True, "method": 0, "quali
 
 
 @dataclass(frozen=True, slots=True)
-class PictureCodec:
-    """How pictures are encoded.
+class ImageCodec:
+    """How images are encoded.
 
     Attributes:
         name: ``jpeg`` loses a little; ``png`` and ``webp-lossless`` lose nothing and cost some 15
-            times the time and 3 to 5 times the space; ``source`` keeps the bytes of pictures that
+            times the time and 3 to 5 times the space; ``source`` keeps the bytes of images that
             are encoded already.
         quality: Of JPEG, 1 to 100.
         subsampling: Of JPEG's colours: 0 keeps all (4:4:4), 1 halves them across (4:2:2), 2 across
@@ -57,7 +57,7 @@ class PictureCodec:
     def __post_init__(self) -> None:
         if self.name not in get_args(CodecName):
             known = ", ".join(get_args(CodecName))
-            raise ArgumentError(f"There is no picture codec {self.name!r}.", hint=f"one of {known}")
+            raise ArgumentError(f"There is no image codec {self.name!r}.", hint=f"one of {known}")
         if not _is_whole(self.quality) or not 1 <= self.quality <= 100:
             raise ArgumentError(f"JPEG's quality goes from 1 to 100, not {self.quality!r}.")
         if not _is_whole(self.subsampling) or self.subsampling not in _CHROMA:
@@ -77,43 +77,43 @@ class PictureCodec:
         return f"jpeg quality {self.quality} subsampling {self.subsampling}"
 
 
-def encode_picture(picture: np.ndarray, codec: PictureCodec) -> bytes:
-    """Encode one picture; releases the GIL for most of the work.
+def encode_image(image: np.ndarray, codec: ImageCodec) -> bytes:
+    """Encode one image; releases the GIL for most of the work.
 
     Args:
-        picture: RGB (height, width, 3; uint8), or depth codes (height, width; uint16), which are
+        image: RGB (height, width, 3; uint8), or depth codes (height, width; uint16), which are
             always stored without loss as PNG of 16 bits.
         codec: How to encode colours.
 
     Raises:
-        ArgumentError: The array is no such picture, or is too large for the codec, or the codec is
+        ArgumentError: The array is no such image, or is too large for the codec, or the codec is
             ``source``, which encodes nothing.
     """
     try:
-        if picture.dtype == np.uint16 and picture.ndim == 2:
-            return _pillow(picture, _PNG)
-        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+        if image.dtype == np.uint16 and image.ndim == 2:
+            return _pillow(image, _PNG)
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             raise ArgumentError(
-                f"A picture is (height, width, 3) of uint8 or (height, width) of uint16, not "
-                f"{picture.shape} of {picture.dtype}."
+                f"An image is (height, width, 3) of uint8 or (height, width) of uint16, not "
+                f"{image.shape} of {image.dtype}."
             )
         if codec.name == "jpeg":
             encoded: bytes = simplejpeg.encode_jpeg(
-                np.ascontiguousarray(picture),
+                np.ascontiguousarray(image),
                 quality=codec.quality,
                 colorsubsampling=_CHROMA[codec.subsampling],
                 fastdct=False,
             )
             return encoded
         if codec.name == "png":
-            return _pillow(picture, _PNG)
+            return _pillow(image, _PNG)
         if codec.name == "webp-lossless":
-            return _pillow(picture, _WEBP)
+            return _pillow(image, _WEBP)
     except (ValueError, OSError, SystemError) as error:
         if isinstance(error, ArgumentError):
             raise
         raise ArgumentError(
-            f"A picture of {picture.shape} cannot be encoded as {codec.name} ({error}).",
+            f"An image of {image.shape} cannot be encoded as {codec.name} ({error}).",
             hint="JPEG goes to 65535 pixels a side, WebP to 16383; PNG knows no limit",
         ) from error
     raise ArgumentError(
@@ -121,9 +121,9 @@ def encode_picture(picture: np.ndarray, codec: PictureCodec) -> bytes:
     )
 
 
-def _pillow(picture: np.ndarray, options: dict[str, Any]) -> bytes:
+def _pillow(image: np.ndarray, options: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, **options)
+    Image.fromarray(image).save(buffer, **options)
     return buffer.getvalue()
 
 
