@@ -81,7 +81,7 @@ def test_images_keep_their_bytes(make, tmp_path, source, to, assert_same_items):
         root = tmp_path / "frames"
         convert(make("v3.0 images"), root, "lance-frames")  # "source" by default
     report = convert(root, tmp_path / "out", to)
-    assert report.verified.images == len(demoreel.open(root))
+    assert report.verified.pictures == len(demoreel.open(root))
     left, right = demoreel.open(root), demoreel.open(tmp_path / "out")
     rows = np.arange(len(left))
     assert left.reader.encoded(rows, FRONT) == right.reader.encoded(rows, FRONT)

@@ -145,7 +145,7 @@ def test_other_images_are_noticed(source, tmp_path, monkeypatch):
     from demoreel.edit import encode
 
     right = encode._images
-    monkeypatch.setattr(encode, "_pictures", lambda *what: reversed(list(right(*what))))
+    monkeypatch.setattr(encode, "_images", lambda *what: reversed(list(right(*what))))
     with pytest.raises(ConversionError, match="encoded anew differs"):
         cut(source).render(tmp_path / "out", vcodec="h264")
     assert not (tmp_path / "out").exists()

@@ -106,7 +106,7 @@ def test_what_was_trimmed_is_approximate_until_it_is_asked_for(counted, tmp_path
     assert known == [True, False, True, True]
     trimmed.render(tmp_path / "exact", verify=False, recompute_stats=True)
     assert_exact(tmp_path / "exact")
-    done = recompute(tmp_path / "out", numbers=False, images="missing")
+    done = recompute(tmp_path / "out", numbers=False, pictures="missing")
     assert done.cameras == {CAMERA: 7}  # the rest was known
     assert_exact(tmp_path / "out")
 

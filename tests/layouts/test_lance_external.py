@@ -109,7 +109,7 @@ def test_what_the_user_has_linked_or_allowed_is_read(linked, stranger, source, w
     out = stranger.parent
     demoreel.convert(stranger, out / "v3", to="v3.0", allow_external=source)
     demoreel.cut(stranger, allow_external=source).keep([0, 1]).render(out / "cut")
-    assert not demoreel.diff(out / "v3", source, pixels="all").images
+    assert not demoreel.diff(out / "v3", source, pixels="all").pictures
     assert len(demoreel.open(out / "cut")) == 7
 
 

@@ -76,7 +76,7 @@ WRITERS = {
     "repair": lambda root, out: demoreel.repair(root, out),
     "repair --dry-run": lambda root, out: demoreel.repair(root, dry_run=True),
     "repair --in-place": lambda root, out: demoreel.repair(root, in_place=True),
-    "stats --recompute": lambda root, out: recompute(root, images="none"),
+    "stats --recompute": lambda root, out: recompute(root, pictures="none"),
 }
 
 
@@ -244,7 +244,7 @@ def test_pipes_are_not_waited_for(copy, tmp_path, name, work):
     do = {
         "cut": lambda: demoreel.cut(root).keep([0]).render(tmp_path / "out"),
         "resume": lambda: demoreel.resume(root).finalize(),
-        "recompute": lambda: recompute(root, images="none"),
+        "recompute": lambda: recompute(root, pictures="none"),
         "pull": lambda: read_record(root),
     }[work]
     with stuck_after(20), suppress(DemoreelError):
