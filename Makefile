@@ -1,7 +1,7 @@
 # make demo          a dataset written, opened and loaded: what demoreel does, in a minute
 # make test          lint, types and tests: what a change must pass
 # make soak          kills, power cuts, random cases, clusters and servers: minutes
-# make conformance   item by item, what lerobot and demoreel read from the same folders
+# make conformance   item by item, what lerobot, lerobot-lancedb and demoreel read from the same folders
 # make bench         how fast, beside lerobot on this machine
 # make lint          style and types alone; `make format` mends style
 # make clean         removes .venv and caches, but not the lerobot environment in ~/.cache/demoreel
@@ -66,10 +66,11 @@ format: $(INSTALLED)
 	$(BIN)/ruff format
 
 conformance: $(INSTALLED)
-	@python=$$($(BIN)/python conformance/environment.py); status=$$?; \
+	@lerobot=$$($(BIN)/python conformance/environment.py) && \
+	lancedb=$$($(BIN)/python conformance/lancedb_environment.py); status=$$?; \
 	if [ $$status -eq 75 ]; then echo "conformance: skipped" >&2; exit 0; fi; \
 	[ $$status -eq 0 ] || exit $$status; \
-	DEMOREEL_LEROBOT_PYTHON=$$python $(PYTEST) conformance
+	DEMOREEL_LEROBOT_PYTHON=$$lerobot DEMOREEL_LANCEDB_PYTHON=$$lancedb $(PYTEST) conformance
 
 bench: $(INSTALLED)
 	@python=$$($(BIN)/python conformance/environment.py) || \

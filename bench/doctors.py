@@ -9,7 +9,8 @@ LeRobot's v2 and v3 only, and one dataset at a time: defects of Lance tables, an
 datasets, are left out.
 
 lerobot-doctor is installed from PyPI into a folder of its own beside lerobot's environment (see
-``conformance/environment.py``); lerobot-lancedb's runs in the one of ``lancedb_environment.py``.
+``conformance/environment.py``); lerobot-lancedb's runs in the one of
+``conformance/lancedb_environment.py``.
 Writes ``doctors.json`` and a table in Markdown, ``doctors.md``.
 """
 

@@ -6,8 +6,8 @@ The data are the episodes of a real recording, repeated `--times` times (32 of t
 frames in three videos of 100 MB), as v3.0; lerobot-lancedb's own converter makes lance-native of
 them, which both sides read. Where `demoreel.convert` is there, it makes lance-video and
 lance-native too. The sides take turns, `--rounds` times; medians count, and for each the better of
-0 and 2 workers. Without lerobot-lancedb's environment (`lancedb_environment.py` makes it) the
-others are measured alone.
+0 and 2 workers. Without lerobot-lancedb's environment (`conformance/lancedb_environment.py` makes
+it) the others are measured alone.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import lancedb_environment
 from made import write_long
 
 from read import HERE, draw_batches, ours, run, say
+
+sys.path.insert(0, str(HERE.parent / "conformance"))
+
+import lancedb_environment
 
 FIXTURE = HERE.parents[1] / "shared" / "fixtures" / "g1_v21"
 PEER = "lerobot-lancedb"

@@ -7,13 +7,11 @@ runs on demoreel's datasets here; lerobot-lancedb opens the same URIs as demoree
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from asking_lerobot import FIXTURES, HERE, Answers, Asked, same_as_answered
+from asking_lerobot import FIXTURES, Answers, Asked, same_as_answered
 
 import demoreel
 from demoreel.testing import make_dataset
@@ -58,19 +56,11 @@ def test_training_from_the_store_gives_the_losses_of_local_data(
 
 
 @pytest.fixture(scope="module")
-def lancedb_python(lerobot_python: str) -> str:
-    """lerobot-lancedb's interpreter, where it is installed; CI does not install it."""
-    tool = HERE.parent / "bench" / "lancedb_environment.py"
-    found = subprocess.run(
-        [sys.executable, tool, "--cached"],
-        env={**os.environ, "DEMOREEL_CACHE": str(Path(lerobot_python).parents[2])},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if found.returncode:
-        pytest.skip(f"NOT COMPARED with lerobot-lancedb: it is not installed. python {tool}")
-    return found.stdout.strip()
+def lancedb_python() -> str:
+    python = os.environ.get("DEMOREEL_LANCEDB_PYTHON")
+    if not python:
+        pytest.skip("DEMOREEL_LANCEDB_PYTHON is not set: run `make conformance`")
+    return python
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,13 @@
 """Make the environment that lerobot-lancedb runs in, once, and print the path of its interpreter.
 
-    python bench/lancedb_environment.py [--cached]
+    python conformance/lancedb_environment.py
 
-It is a small venv on top of the one that `conformance/environment.py` makes for lerobot, whose
+It is a small venv on top of the one that `environment.py` makes for lerobot, whose
 packages it sees, and lies beside it: `${DEMOREEL_CACHE:-~/.cache/demoreel}/lancedb-<hash>`. pip
 installs what lerobot's environment lacks (lancedb and a few small packages), under its pins, so
 torch, torchcodec and lerobot are the very same.
 
-Only the interpreter's path goes to standard output. Exit status as in `conformance/environment.py`.
-With `--cached` nothing is made: where there is none, the exit status is 75.
+Only the interpreter's path goes to standard output. Exit status as in `environment.py`.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ import shutil
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "conformance"))
-
-import environment as lerobot  # noqa: E402
+import environment as lerobot
 
 PINS = ("lerobot-lancedb==0.3.1", "lancedb==0.40.0")
 SMOKE_TEST = "from lerobot_lancedb import LanceDBDataset"
@@ -36,12 +32,6 @@ exec "$(cd "$(dirname "$0")" && pwd)/python" "$@"
 
 
 def main() -> int:
-    if sys.argv[1:] == ["--cached"]:
-        python = launcher(environment_folder(lerobot.environment_folder()))
-        if not lerobot.works(python):
-            return lerobot.CANNOT_BE_MADE
-        print(python)
-        return 0
     if len(sys.argv) > 1:
         print(__doc__.strip())
         return 0 if sys.argv[1] in ("-h", "--help") else 2
