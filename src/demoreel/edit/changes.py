@@ -42,12 +42,7 @@ def _keeping() -> Path:
 
 
 def kept(values: object) -> str:
-    """Write an array that was given in memory to a file, and return its path.
-
-    Raises:
-        ArgumentError: It is not an array of numbers.
-        DiskFullError: There is no room for it among the temporary files.
-    """
+    """Write an array that was given in memory to a file, and return its path."""
     array = np.asarray(values)
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise ArgumentError(f"A feature is added as an array of numbers, not {array.dtype}.")

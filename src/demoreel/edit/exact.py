@@ -111,9 +111,6 @@ def settings_like(video: Video, frame: int) -> VideoSettings:
     """Return how to encode frames like a video's own: in its codec, format and colours.
 
     Cost: decodes one frame.
-
-    Raises:
-        VideoError: There is no encoder here for such frames.
     """
     span = GopSpan(video.index, video.file, video.name, (frame,))
     _, image = next(iter(Decoder().frames(span)))
@@ -171,9 +168,6 @@ def joined_header(description: Description, made: PacketRun) -> Description:
     Args:
         description: The file's header, so far.
         made: What was encoded.
-
-    Raises:
-        VideoError: A header cannot be read.
     """
     own = read_description(made.video.file, name=made.video.name)
     if own is None:

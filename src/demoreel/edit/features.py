@@ -37,12 +37,7 @@ class View:
 
 
 def view_of(reader: Reader, source: Source) -> View:
-    """Return a source's features with its changes applied.
-
-    Raises:
-        UnknownKeyError: A feature to remove or rename is not there.
-        ArgumentError: A change makes no sense.
-    """
+    """Return a source's features with its changes applied."""
     features = reader.info.features
     _check_changes(source, features)
     kept: dict[str, Feature] = {}
@@ -122,10 +117,6 @@ def together(
 
     Order, and names that only some sources give, do not matter. What means something else does:
     numbers of another shape or order, images of another size.
-
-    Raises:
-        ArgumentError: The sources differ, and ``how`` does not say what to do; the message has a
-            table of the differences.
     """
     every = list(dict.fromkeys(key for view in views for key in view.features))
     masks = {mask for key in every if (mask := MASK.format(key)) in every}

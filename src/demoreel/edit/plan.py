@@ -200,13 +200,6 @@ def make_plan(cutlist: CutList, *, form: Form | None = None, in_place: bool = Fa
         form: How the result is to lie on disk; None is v3.0.
         in_place: Whether the result is to be a new version of its only source, a Lance dataset:
             its layout and its videos stay.
-
-    Raises:
-        ArgumentError: There are no clips, a source has changed or holds a link that leads out of
-            it, sources do not fit together, or it cannot be done in place.
-        UnknownKeyError: A feature to be changed is not there.
-        OutOfRangeError: A clip's episode or frames do not exist.
-        VideoError: A video is missing or broken.
     """
     if not cutlist.clips:
         raise ArgumentError("There are no clips: the result would have no episodes.")

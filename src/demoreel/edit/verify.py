@@ -115,9 +115,6 @@ def verify_rows(
         rows: Its rows.
         full: Whether to compare all values.
         engine: What shares the reading of numbers out; None is this process.
-
-    Raises:
-        ConversionError: Something is not what it should be.
     """
     _same("episodes", len(result.episodes), len(plan.clips))
     _same("frames", result.episodes.total_frames, int(plan.start[-1]))
@@ -134,9 +131,6 @@ def verify_videos(plan: Plan, result: Reader, *, full: bool) -> None:
     Frames that were encoded anew are decoded and compared by PSNR.
 
     Cost: two small reads for each clip and camera; in full, all videos are read twice.
-
-    Raises:
-        ConversionError: A frame is not the source's, or not where the metadata say.
     """
     comparison = _Comparison(plan, result, _Silent())
     for camera in plan.video_plans:
@@ -164,9 +158,6 @@ def verify_items(
         pool: Threads.
         written: Tasks that have compared what they copied.
         full: Whether to compare everything.
-
-    Raises:
-        ConversionError: Something is not the same.
     """
     try:
         return _Comparison(plan, open_reader(dataset), watch).verify(pool, written, full=full)
@@ -567,9 +558,6 @@ def check_numbers(
         first: Where the first of these rows stands in the result.
         start: Where each episode of the result is to begin, and the last to end.
         tasks: The numbers that tasks have.
-
-    Raises:
-        ConversionError: A number is not as planned.
     """
     for part in rows.portions(features):
         index = np.arange(first, first + len(part["index"]))

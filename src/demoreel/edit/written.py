@@ -32,11 +32,7 @@ class Written(Protocol):
     def portions(
         self, features: Sequence[Feature], *, at_once: int = _ROWS
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield number columns in the order of the rows, by key, some rows at a time.
-
-        Raises:
-            TableError: A table is damaged, or not as declared.
-        """
+        """Yield number columns in the order of the rows, by key, some rows at a time."""
         ...
 
     def divided(self, parts: int) -> Sequence[Written]:

@@ -44,10 +44,6 @@ def rewrite_rows(
         frames: The table of rows.
         folder: Where the stand-in is made.
         facts: Takes what there is to know of each episode.
-
-    Raises:
-        ArgumentError: Images lie in the rows, and those would stand in another order.
-        TableError: The table is damaged.
     """
     imaged = bool(plan.info.image_keys)
     before = frames.open()

@@ -54,12 +54,6 @@ def render_in_place(cutlist: CutList, *, verification: Verify = "ends") -> Rende
     Args:
         cutlist: The cut list; all clips are of one Lance dataset, in its newest version.
         verification: What is read back and compared before the version appears.
-
-    Raises:
-        ArgumentError: It cannot be done in place, or the cut list makes no sense; nothing changed.
-        DatasetBusyError: Someone is recording to the dataset, or editing it.
-        DiskFullError: There is no room; nothing changed.
-        ConversionError: The result is not what the dataset held; nothing changed.
     """
     reader = open_source(cutlist.sources[0])
     lance_layout(cutlist, reader)
@@ -85,13 +79,7 @@ def render_in_place(cutlist: CutList, *, verification: Verify = "ends") -> Rende
 
 @contextmanager
 def only_writer(root: Path) -> Iterator[None]:
-    """Hold the right to change a dataset, as the last writer left it.
-
-    Raises:
-        DatasetBusyError: Someone else has it.
-        UnfinishedError: Saved episodes wait to be encoded.
-        ArgumentError: A link in the dataset leads out of it.
-    """
+    """Hold the right to change a dataset, as the last writer left it."""
     refuse_links_out(root)
     lock = WriterLock(root)
     try:
