@@ -13,9 +13,8 @@ from typing import Any, Literal, Protocol, TypeGuard, Unpack
 import numpy as np
 
 from demoreel.edit import choose
-from demoreel.edit.changes import is_kept, kept, renamed, without
 from demoreel.edit.clips import TOGETHER, Added, Clip, CutList, Source, Together
-from demoreel.edit.features import view_of
+from demoreel.edit.features import is_kept, kept, renamed, view_of, without
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Rendered, Shard
 from demoreel.edit.sources import identity_of, open_source, remember_remote, remote_dataset_in

@@ -21,6 +21,7 @@ from demoreel.edit.written import ParquetTables, Written, WrittenLanceRows
 from demoreel.errors import ArgumentError
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance import write as lance_write
+from demoreel.layouts.lance.calls import close_tables
 from demoreel.layouts.lance.schemas import LanceSchema
 from demoreel.run.local import LocalEngine
 from demoreel.run.task import Engine, Task, share
@@ -332,6 +333,7 @@ class _Finisher:
                 self._stage.settle()  # what is copied whole is on disk already
             self._target.look_at_all(self._plan, dataset, {task.name for task in tasks})
             let_go_of(dataset)
+            close_tables(str(dataset))
             if settling is not None:
                 settling.result()
         if self._plan.form.recompute_stats:

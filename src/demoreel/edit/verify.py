@@ -378,17 +378,20 @@ class _Comparison:
         """
         source = self._plan.readers[0]
         left = source.clip(video.episode, video.camera).video
-        right: Any = self._written.clip(video.episode, video.camera).video.file
         where = {"dataset": source.root, "file": left.name}
         if again and video.whole != "linked":
             # Not through Lance, which reads at a fraction of the disk's speed.
+            copy = self._written.clip(video.episode, video.camera).video.file
             different = Comparer().first_difference(
-                left.file, 0, right, 0, left.file.size, watch=lambda _: self._watch.check()
+                left.file, 0, copy, 0, left.file.size, watch=lambda _: self._watch.check()
             )
             if different is not None:
                 raise differs("A video's bytes differ", offset=different, **where)
+        right: Any
         if isinstance(self._written, LanceReader):
             right = self._written.blob(video.camera, video.chunk, video.file)
+        else:
+            right = self._written.clip(video.episode, video.camera).video.file
         size = left.file.size
         if size != right.size:
             raise differs("A video has another size", **where)
