@@ -59,7 +59,7 @@ Verify = Literal["full", "sample", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a caller wants; ``run.convert`` says what each means."""
+    """What a caller asks for; ``run.convert`` says what each means."""
 
     to: To
     table_name: str | None = None

@@ -466,7 +466,7 @@ class Cut:
         Raises:
             ArgumentError: The cut has several sources, is not of a Lance dataset, or needs videos
                 or images to be written; nothing changed.
-            DatasetBusyError: Someone is recording to the dataset, or editing it.
+            DatasetBusyError: Another process records to the dataset, or edits it.
             DiskFullError: There is no room; nothing changed.
             ConversionError: The result is not what the dataset held; nothing changed.
         """

@@ -30,7 +30,7 @@ from demoreel.media.video import Video
 
 _CODECS: dict[str, Codec] = {"libdav1d": "av1", "h264": "h264", "hevc": "hevc", "vp9": "vp9"}
 
-# Chosen so that nobody sees the difference: 46 dB and more on images of robots' cameras.
+# Chosen so that no difference is visible: 46 dB and more on images of robots' cameras.
 _CRF: dict[Codec, int] = {"av1": 8, "h264": 10, "hevc": 8, "vp9": 10}
 _PRESET: dict[Codec, int | str] = {"av1": 8, "h264": "medium", "hevc": "fast", "vp9": 4}
 _GOP = 32

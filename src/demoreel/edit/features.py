@@ -152,7 +152,7 @@ def together(
 
 
 def _joined(key: str, views: Sequence[View]) -> Feature:
-    """Return the first source's word on a feature, with names from whoever has them."""
+    """Return the first source's word on a feature, with names from any source that has them."""
     found = [view.features[key] for view in views if key in view.features]
     named = next((f.names for f in found if f.names is not None), None)
     return replace(found[0], names=named)
@@ -232,7 +232,7 @@ def kept(values: object) -> str:
         handle, name = tempfile.mkstemp(suffix=".npy", dir=_keeping())
         try:
             with os.fdopen(handle, "wb") as file:
-                # Of a file that it knows, NumPy says only how much of the array was written.
+                # Of a file object, NumPy says only how much of the array was written.
                 np.save(cast("IO[bytes]", SimpleNamespace(write=file.write)), array)
         except BaseException:
             os.unlink(name)

@@ -17,7 +17,7 @@ from demoreel.run.task import Engine
 from demoreel.storage.parquet import open_parquet, rows_in
 
 _ROWS = 1 << 16
-_SHARES = 3  # for each job, so that nobody waits long for the slowest
+_SHARES = 3  # for each job, so that the slowest is not waited for long
 
 
 class Written(Protocol):

@@ -18,7 +18,7 @@ from demoreel.layouts.lance.reader import LanceReader
 from demoreel.layouts.lance.tables import newest_version
 from demoreel.model import Info
 
-_ON_THE_CLOCK = 1e-4  # seconds; as near as lerobot wants it
+_ON_THE_CLOCK = 1e-4  # seconds; the tolerance of lerobot
 
 
 @dataclass(slots=True)
