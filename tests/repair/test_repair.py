@@ -252,9 +252,10 @@ def test_rows_around_a_damaged_row_group_are_kept(v30, tmp_path):
 
 def test_a_dry_run_writes_nothing(dataset, tmp_path):
     before = contents(tmp_path)
-    done = repair(dataset, dry_run=True)
-    assert done.target is None
-    assert done.episodes == 4
+    for target in (None, tmp_path / "out"):
+        done = repair(dataset, target, dry_run=True)
+        assert done.target is None
+        assert done.episodes == 4
     assert contents(tmp_path) == before
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demoreel.edit.changes import kept
+from demoreel.edit.features import kept
 from demoreel.errors import DiskFullError
 from demoreel.storage import scratch
 from demoreel.storage.scratch import Scratch, scratch_folder, scratch_home

@@ -122,8 +122,8 @@ class _Work(FormChoices):
                 "Where is the result to be written?",
                 hint="give a folder OUT; or --in-place, if the dataset lies in Lance",
             )
-        from demoreel.edit.several import plan_several, render_several
         from demoreel.edit.target_info import Form
+        from demoreel.edit.targets import plan_several, render_several
 
         engine, shard = _engine(self.engine, self.jobs, self.address), _shard(self.shard)
         if self.save is not None:

@@ -14,24 +14,25 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
-from demoreel.convert.options import Options
-from demoreel.convert.progress import Meter
+from demoreel.convert.progress import Meter, Report
 from demoreel.convert.report import ConvertReport
 from demoreel.edit.clips import Clip, CutList, Source
 from demoreel.edit.cut import Cut, cut
 from demoreel.edit.lance_result import linked_folders, tables_for
 from demoreel.edit.plan import Plan, make_plan
-from demoreel.edit.render import made_before, render
+from demoreel.edit.render import Target, render
 from demoreel.edit.sources import remembering
 from demoreel.edit.target_info import Form
 from demoreel.edit.tasks import task_names
 from demoreel.edit.verbatim import refuse_changed
 from demoreel.edit.verify import Verified, verify_items
-from demoreel.errors import ArgumentError, FrameMismatchError, TargetExistsError, VideoError
+from demoreel.errors import ArgumentError, TargetExistsError, VideoError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance.schemas import named_after
+from demoreel.media.image_encode import CodecName, Subsampling
 from demoreel.run.anywhere import folder_state
 from demoreel.run.local import LocalEngine
 from demoreel.stats.inherited import inherited_from
@@ -49,18 +50,61 @@ _COMPLETE = {"min", "max", "mean", "std", "count"}
 _PLAIN_NAME = re.compile(r"[\w][\w.-]*")
 
 
-def convert_folder(source: Path, target: Path, options: Options) -> ConvertReport:
-    """Convert a folder to a folder; see ``run.convert``.
+To = Literal["lance-video", "lance-frames", "lance-native", "v3.0", "v2.1"]
+"""The layouts that are written."""
 
-    Raises:
-        DemoreelError: See there.
-    """
+Verify = Literal["full", "sample", "none"]
+"""How much is compared: all rows and images, some of them, or nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a caller asks for; ``run.convert`` says what each means."""
+
+    to: To
+    table_name: str | None = None
+    overwrite: bool = False
+    link: bool = False
+    image_codec: CodecName | None = None
+    jpeg_quality: int = 95
+    jpeg_subsampling: Subsampling = 2
+    exact: bool = False
+    picture_stats: bool = True
+    skip_missing: bool = False
+    drop_audio: bool = False
+    verify: Verify = "full"
+    dry_run: bool = False
+    jobs: int | None = None
+    progress: Report | None = None
+
+    def __post_init__(self) -> None:
+        if self.to not in get_args(To):
+            known = ", ".join(get_args(To))
+            raise ArgumentError(
+                f"There is no layout {self.to!r} to convert to.", hint=f"one of {known}"
+            )
+        if self.jobs is not None and (not isinstance(self.jobs, int) or self.jobs < 1):
+            raise ArgumentError(f"jobs must be at least 1, not {self.jobs!r}.")
+
+
+def verification(verify: Verify | bool) -> Verify:
+    """Return how much to compare; True is all of it."""
+    if isinstance(verify, bool):
+        return "full" if verify else "none"
+    if verify not in get_args(Verify):
+        known = ", ".join(get_args(Verify))
+        raise ArgumentError(f"verify must be one of {known}, not {verify!r}.")
+    return verify
+
+
+def convert_folder(source: Path, target: Path, options: Options) -> ConvertReport:
+    """Convert a folder to a folder; see ``run.convert``."""
     began = time.monotonic()
     reader = open_reader(source)
     refuse_overlap(source, target)
     _put_back(target)
     work = _Conversion(reader, target, options)
-    made = work.made_before(target)
+    made = work.made_before()
     if not made:
         _refuse_existing(target, overwrite=options.overwrite)
     if not options.dry_run:
@@ -100,11 +144,7 @@ def _refuse_existing(target: Path, *, overwrite: bool) -> None:
 
 
 def form_of(reader: Reader, options: Options) -> Form:
-    """Return how a conversion is to lie on disk.
-
-    Raises:
-        ArgumentError: The source cannot become that, or the options do not go together.
-    """
+    """Return how a conversion is to lie on disk; refuse options that do not go together."""
     to, is_v2 = options.to, reader.layout.startswith("v2")
     codec = None
     filmed = [key for key in reader.info.cameras if not reader.in_tables(key)]
@@ -179,15 +219,11 @@ class _Conversion:
     def __post_init__(self) -> None:
         form = form_of(self.reader, self.options)
         self._seen = "" if form.verbatim else folder_state(self.reader.root)
-        self._cutlist = self._all() if form.verbatim else self._whole().cutlist
-        try:
-            self.plan = make_plan(self._cutlist, form=form)
-        except FrameMismatchError as error:
-            raise self._explained(error) from error
+        cutlist = self._all() if form.verbatim else self._whole().cutlist
+        self.plan = make_plan(cutlist, form=form)
         self._lance = tables_for(form, self.target.name, self.plan.info)
         if self._lance is not None:
             self._lance.rows(self.plan.info)  # refuses what no table can hold
-        self._verification = self.options.verify if form.verbatim else "none"
         self._finished = False
         self.dropped = self.plan.dropped
         self._say()
@@ -218,15 +254,6 @@ class _Conversion:
         self.notes.append(f"files of {len(missing)} episodes are missing; left out: {named}")
         return made.delete(missing)
 
-    def _explained(self, error: FrameMismatchError) -> FrameMismatchError:
-        if self.options.to != "v2.1" or self.options.exact or "cut out alone" not in error.what:
-            return error
-        return FrameMismatchError(
-            error.what,
-            hint="exact (--exact) encodes the GOP that it begins in anew",
-            **error.where,
-        )
-
     def _say(self) -> None:
         numbers = [clip.episode for clip in self.plan.clips]
         if self.plan.verbatim is None and numbers != list(range(len(numbers))):
@@ -241,15 +268,15 @@ class _Conversion:
             did = "computed from all images" if self.options.picture_stats else "missing still"
             self.notes.append(f"statistics of {names} were missing, and are {did}")
 
-    @property
-    def _besides(self) -> str:
-        """What a conversion adds to a cut: neither is content with the other's result."""
-        return f"converted, image statistics: {self.options.picture_stats}"
-
-    def made_before(self, target: Path) -> bool:
+    def made_before(self) -> bool:
         """Whether the target is the result of the same call, which was killed just after."""
-        return made_before(
-            target, self.plan, verification=self._verification, besides=self._besides
+        return self._rendered_to(self.target).made_before(self.plan)
+
+    def _rendered_to(self, folder: Path) -> Target:
+        # Whole videos are compared while they are copied, all else at the end.
+        verification = self.options.verify if self.plan.verbatim is not None else "none"
+        return _ConversionTarget(
+            folder=folder, verification=verification, resumable=False, conversion=self
         )
 
     def write(self, target: Path) -> None:
@@ -260,16 +287,10 @@ class _Conversion:
         self._meter = Meter(self.options.progress, frames=int(plan.start[-1]), video_bytes=size)
         with remembering(plan.readers[0]):
             done = render(
-                self._cutlist,
-                target,
-                form=plan.form,
+                plan,
+                self._rendered_to(target),
                 engine=self._engine(),
-                verification=self._verification,
                 report=self._meter.reach,
-                plan=plan,
-                check=self._finish,
-                besides=self._besides,
-                resumable=False,
             )
             self.resumed, self.dropped = done.resumed, done.dropped
             if not self._finished:  # an earlier attempt had, and was killed just after
@@ -284,7 +305,7 @@ class _Conversion:
             return LocalEngine(threads=jobs or cores)
         return LocalEngine(jobs or (cores if self.plan.size > _WORTH_PROCESSES else 1))
 
-    def _finish(self, dataset: Path, written: Collection[str]) -> None:
+    def finish(self, dataset: Path, written: Collection[str]) -> None:
         """Add what the source lacks, compare, and say that all is well by returning."""
         meter = self._meter
         meter.begin("finish")
@@ -372,6 +393,23 @@ class _Conversion:
             notes=tuple(self.notes),
             dropped=tuple(self.dropped),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ConversionTarget(Target):
+    """A target that is compared with the source item by item before it appears."""
+
+    conversion: _Conversion
+
+    @property
+    def work(self) -> str:
+        """What a conversion adds to a cut: neither's result is taken for the other's."""
+        stats = self.conversion.options.picture_stats
+        return f"verified {self.verification} converted, image statistics: {stats}"
+
+    def look_at_all(self, plan: Plan, dataset: Path, written: Collection[str]) -> None:
+        """Add what the source lacks, and compare."""
+        self.conversion.finish(dataset, written)
 
 
 def _without_stats(reader: Reader) -> list[str]:

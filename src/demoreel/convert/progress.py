@@ -57,7 +57,7 @@ class Meter:
     """Counts what threads have done; tells the caller in the caller's own thread.
 
     Args:
-        report: Called with the progress; None if nobody wants to know.
+        report: Called with the progress; None is silent.
         frames: Rows to deal with in each stage.
         video_bytes: Bytes of video to deal with in each stage.
     """

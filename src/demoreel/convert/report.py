@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from demoreel.edit.verify import Verified
+from demoreel.run.anywhere import is_here
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +62,23 @@ class ConvertReport:
 
     @classmethod
     def from_json(cls, noted: Mapping[str, Any]) -> ConvertReport:
-        """Return the report that plain values were made of, places as texts."""
-        verified = noted["verified"]
+        """Return the report that plain values were made of."""
+        verified, source = noted["verified"], noted["source"]
         changes = {
+            "source": Path(source) if is_here(source) else source,
             "verified": None if verified is None else Verified(**verified),
             "notes": tuple(noted["notes"]),
             "dropped": tuple(noted.get("dropped", ())),
         }
         return cls(**{**noted, **changes})
+
+    def called(self, names: Mapping[str, str]) -> ConvertReport:
+        """Return the same with other names for folders: URIs, of copies."""
+        notes = self.notes
+        for copy, name in names.items():
+            notes = tuple(note.replace(copy, name) for note in notes)
+        source, target = (names.get(str(place), place) for place in (self.source, self.target))
+        return replace(self, source=source, target=target, notes=notes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""

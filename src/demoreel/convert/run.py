@@ -5,28 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from demoreel.convert.conversion import convert_folder
-from demoreel.convert.options import Options, To, Verify, verification
-from demoreel.convert.progress import Report
-from demoreel.convert.remote import convert_remote
+from demoreel.convert.conversion import Options, To, Verify, convert_folder, verification
+from demoreel.convert.progress import Progress, Report, Stage
 from demoreel.convert.report import ConvertReport
 from demoreel.errors import ArgumentError, DiskFullError
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.pending import refuse_waiting
 from demoreel.media.image_encode import CodecName, Subsampling
+from demoreel.run.anywhere import is_here, made_anywhere, refuse_remote
 from demoreel.storage.commit.replace import place_of_old, replacing_dataset
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.external import allow_external as allow
 from demoreel.storage.no_room import NO_ROOM
-from demoreel.storage.store import is_uri
 
 _TERMINATED = 128 + signal.SIGTERM
+_STEPS = 1000
+_NOT_WRITTEN = ("overwrite", "dry_run", "jobs", "progress")  # options that change no byte
 
 
 def convert(
@@ -140,12 +141,11 @@ def convert(
     )
     allow(source, allow_external)
     if in_place:
-        if is_uri(source):
-            raise ArgumentError(
-                "A remote dataset cannot be converted in place.",
-                hint="give a target, which may be a URI, too",
-                uri=source,
-            )
+        refuse_remote(
+            [source],
+            "A remote dataset cannot be converted in place.",
+            hint="give a target, which may be a URI, too",
+        )
         if target is not None or overwrite or link:
             raise ArgumentError(
                 "A conversion in place has no target, overwrites nothing and links nothing.",
@@ -154,11 +154,43 @@ def convert(
         return _in_place(Path(source), options)
     if target is None:
         raise ArgumentError("Where to?", hint="give a target, or in_place=True (--in-place)")
-    if is_uri(source) or is_uri(target):
-        return convert_remote(source, target, options, storage_options, _convert)
-    if storage_options:
+    if storage_options and is_here(source, target):
         raise ArgumentError("storage_options= is for remote datasets.", hint="leave it out")
-    return _convert(Path(source), Path(os.path.abspath(target)), options)
+    if link and not is_here(source, target):
+        raise ArgumentError(
+            "Videos can be linked only where source and target are folders.", hint="leave link out"
+        )
+    # A remote dataset is replaced when the new one is sent.
+    folders = options if is_here(target) else replace(options, overwrite=False)
+
+    def make(sources: list[Path], place: Path | None) -> ConvertReport:
+        assert place is not None
+        return _convert(sources[0], Path(os.path.abspath(place)), folders)
+
+    wanted = asdict(replace(options, progress=None))
+    report, sent = made_anywhere(
+        [source],
+        target,
+        make,
+        work=("convert", {n: v for n, v in wanted.items() if n not in _NOT_WRITTEN}),
+        note=ConvertReport.to_json,
+        noted=ConvertReport.from_json,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        storage_options=storage_options,
+        fetching=_steps(progress, "fetch"),
+        sending=_steps(progress, "send"),
+    )
+    return report if sent is None else replace(report, bytes_written=sent.bytes)
+
+
+def _steps(report: Report | None, stage: Stage) -> Callable[[float], None] | None:
+    if report is None:
+        return None
+    since = time.monotonic()
+    return lambda share: report(
+        Progress(stage, 0, 0, round(_STEPS * share), _STEPS, time.monotonic() - since)
+    )
 
 
 def _convert(source: Path, target: Path, options: Options) -> ConvertReport:
@@ -197,7 +229,7 @@ def _room_on_disk(target: Path) -> Iterator[None]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the conversion as Ctrl-C does, where nobody else has a say in it."""
+    """Let SIGTERM end the conversion as Ctrl-C does, unless the program handles it already."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL

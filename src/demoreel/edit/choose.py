@@ -23,12 +23,7 @@ _ROUNDING = 1e-9
 
 
 def matching(cutlist: CutList, where: str | None, order_by: str | None) -> tuple[Clip, ...]:
-    """Return the clips whose episodes meet a condition, sorted by an expression.
-
-    Raises:
-        ArgumentError: The condition is not understood, or no episode meets it.
-        MissingExtraError: DuckDB is not installed.
-    """
+    """Return the clips whose episodes meet a condition, sorted by an expression."""
     keys: dict[tuple[int, int], Any] = {}
     expression, backwards = _sort_key(order_by)
     if where is not None:
@@ -95,9 +90,6 @@ def parted(
         parts: By name, a share (all shares together are at most 1) or which clips, counted from 0
             in the order of ``clips``.
         seed: Shuffles the clips before shares are taken; None takes them as they come.
-
-    Raises:
-        ArgumentError: Parts overlap, or one of them is empty or not there.
     """
     if not parts:
         raise ArgumentError("There are no parts to split into.", hint="train=0.8 val=0.2")
@@ -166,10 +158,6 @@ def moving_part(clip: Clip, reader: Reader, key: str, *, threshold: float, margi
     """Return a clip without the spans at its ends in which a feature stands still.
 
     A clip in which nothing moves at all stays as it is: that is not for a threshold to decide.
-
-    Raises:
-        UnknownKeyError: There is no such feature.
-        ArgumentError: It is not a column of numbers, or a bound makes no sense.
     """
     features = reader.info.features
     if key not in features:

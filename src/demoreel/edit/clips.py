@@ -139,11 +139,7 @@ class CutList:
 
     @classmethod
     def from_json(cls, raw: object, *, where: str = "") -> CutList:
-        """Check and read a parsed cut list.
-
-        Raises:
-            ArgumentError: It is not a cut list, or a field makes no sense.
-        """
+        """Check and read a parsed cut list."""
         if not isinstance(raw, Mapping) or FORMAT not in raw:
             raise ArgumentError("This is not a cut list.", hint=f"it has no {FORMAT!r}", file=where)
         if raw[FORMAT] != VERSION:

@@ -35,9 +35,6 @@ def compare_copy(source: Bytes, handle: int, begin: int) -> None:
     """Compare a file's copy with it, while the disk is still writing it out.
 
     Cost: reads both, at the speed of memory.
-
-    Raises:
-        ConversionError: They are not the same.
     """
     different = Comparer().first_difference(source, 0, handle, begin, source.size)
     if different is not None:
@@ -82,9 +79,6 @@ def compare_frames(
 
     Returns:
         How many images were compared, and the worst brightness PSNR where JPEG is in the way.
-
-    Raises:
-        ConversionError: They are not the same, or not near enough.
     """
     total = left.episodes.total_frames
     random = np.random.default_rng(0).integers(0, total, max(0, frames - 2))

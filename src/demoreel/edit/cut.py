@@ -13,14 +13,13 @@ from typing import Any, Literal, Protocol, TypeGuard, Unpack
 import numpy as np
 
 from demoreel.edit import choose
-from demoreel.edit.changes import is_kept, kept, renamed, without
 from demoreel.edit.clips import TOGETHER, Added, Clip, CutList, Source, Together
-from demoreel.edit.features import view_of
+from demoreel.edit.features import is_kept, kept, renamed, view_of, without
 from demoreel.edit.plan import Plan, make_plan
-from demoreel.edit.remote import refuse_remote, render_anywhere
 from demoreel.edit.render import Rendered, Shard
 from demoreel.edit.sources import identity_of, open_source, remember_remote, remote_dataset_in
 from demoreel.edit.target_info import Form, FormOptions
+from demoreel.edit.targets import render_cut
 from demoreel.edit.verify import Verify
 from demoreel.errors import ArgumentError, nearest
 from demoreel.layouts.base import Reader
@@ -28,13 +27,13 @@ from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance.reader import LanceReader
 from demoreel.layouts.pending import refuse_waiting
 from demoreel.read.dataset import Dataset
+from demoreel.run.anywhere import is_here, refuse_remote
 from demoreel.run.local import LocalEngine
 from demoreel.run.task import Engine
 from demoreel.storage.commit.files import write_file
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.external import allow_external as allow
 from demoreel.storage.json_files import read_json
-from demoreel.storage.store import is_uri
 
 PathLike = str | os.PathLike[str]
 EpisodeName = int | tuple[int, int]
@@ -58,7 +57,7 @@ def cut(
 ) -> Cut:
     """Begin a cut with all episodes of a dataset; see ``demoreel.cut``."""
     allow(_folder_of(dataset), allow_external)
-    if is_uri(dataset) or storage_options:
+    if storage_options or not is_here(dataset):
         dataset = Dataset(_folder_of(dataset), storage_options=storage_options)
     dataset = remote_dataset_in(dataset) or dataset
     if isinstance(dataset, Dataset):
@@ -442,7 +441,7 @@ class Cut:
             ConversionError: The result is not what the sources hold; it was not kept.
             StoreError: A store does not answer; the same call goes on from there.
         """
-        return render_anywhere(
+        return render_cut(
             self.cutlist,
             target,
             form=Form(**form),
@@ -467,13 +466,14 @@ class Cut:
         Raises:
             ArgumentError: The cut has several sources, is not of a Lance dataset, or needs videos
                 or images to be written; nothing changed.
-            DatasetBusyError: Someone is recording to the dataset, or editing it.
+            DatasetBusyError: Another process records to the dataset, or edits it.
             DiskFullError: There is no room; nothing changed.
             ConversionError: The result is not what the dataset held; nothing changed.
         """
         from demoreel.edit.in_place.run import render_in_place
 
-        refuse_remote(self.cutlist, "An edit in place")
+        places = [source.path for source in self.cutlist.sources]
+        refuse_remote(places, "An edit in place needs the dataset on this machine.")
         return render_in_place(self.cutlist, verification=_verification(verify))
 
     def save(self, path: PathLike) -> None:

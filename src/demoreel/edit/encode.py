@@ -37,11 +37,7 @@ _LOWEST_PSNR = 22.0
 
 
 def encode_take(take: PacketTake, reader: Reader, key: str, path: Path, *, fps: float) -> PacketRun:
-    """Encode frames of an episode into a video, and return its packets.
-
-    Raises:
-        VideoError: A source's video is broken, or the encoder failed; there is no file then.
-    """
+    """Encode frames of an episode into a video, and return its packets."""
     images = _images(take, reader, key)
     first = next(images)
     width, height = _width_and_height(first)

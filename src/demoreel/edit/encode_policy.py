@@ -34,11 +34,7 @@ class EncodePolicy:
 
 
 def settings_of(form: Form) -> VideoSettings | None:
-    """Return the codec that a form asks for; None if it asks for none.
-
-    Raises:
-        ArgumentError: There is no such codec, or a detail of it makes no sense.
-    """
+    """Return the codec that a form asks for; None if it asks for none."""
     details: dict[str, Any] = {
         "crf": form.crf,
         "gop": form.gop,
@@ -73,10 +69,6 @@ def policies_of(features: Mapping[str, Feature], form: Form) -> dict[str, Encode
     Args:
         features: The result's features, cameras as the sources have them.
         form: How the result is to be.
-
-    Raises:
-        ArgumentError: A camera cannot be encoded as asked.
-        UnknownKeyError: A camera to encode is not there.
     """
     settings = settings_of(form)
     cameras = {key: feature for key, feature in features.items() if feature.is_camera}

@@ -30,7 +30,7 @@ from demoreel.media.video import Video
 
 _CODECS: dict[str, Codec] = {"libdav1d": "av1", "h264": "h264", "hevc": "hevc", "vp9": "vp9"}
 
-# Chosen so that nobody sees the difference: 46 dB and more on images of robots' cameras.
+# Chosen so that no difference is visible: 46 dB and more on images of robots' cameras.
 _CRF: dict[Codec, int] = {"av1": 8, "h264": 10, "hevc": 8, "vp9": 10}
 _PRESET: dict[Codec, int | str] = {"av1": 8, "h264": "medium", "hevc": "fast", "vp9": 4}
 _GOP = 32
@@ -111,9 +111,6 @@ def settings_like(video: Video, frame: int) -> VideoSettings:
     """Return how to encode frames like a video's own: in its codec, format and colours.
 
     Cost: decodes one frame.
-
-    Raises:
-        VideoError: There is no encoder here for such frames.
     """
     span = GopSpan(video.index, video.file, video.name, (frame,))
     _, image = next(iter(Decoder().frames(span)))
@@ -171,9 +168,6 @@ def joined_header(description: Description, made: PacketRun) -> Description:
     Args:
         description: The file's header, so far.
         made: What was encoded.
-
-    Raises:
-        VideoError: A header cannot be read.
     """
     own = read_description(made.video.file, name=made.video.name)
     if own is None:

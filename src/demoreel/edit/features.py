@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any, cast
+
+import numpy as np
 
 from demoreel.edit.clips import Added, Source, Together
 from demoreel.edit.sources import added_values
@@ -14,6 +21,7 @@ from demoreel.layouts.columns import arrow_type
 from demoreel.model import DEFAULT_FEATURES, Feature
 from demoreel.model.feature import MASK, flat_names
 from demoreel.model.numbers import check_numbers
+from demoreel.storage.scratch import no_room_for_scratch, process_folder
 
 
 def feature_of(mask: str, features: Iterable[str]) -> str | None:
@@ -37,12 +45,7 @@ class View:
 
 
 def view_of(reader: Reader, source: Source) -> View:
-    """Return a source's features with its changes applied.
-
-    Raises:
-        UnknownKeyError: A feature to remove or rename is not there.
-        ArgumentError: A change makes no sense.
-    """
+    """Return a source's features with its changes applied."""
     features = reader.info.features
     _check_changes(source, features)
     kept: dict[str, Feature] = {}
@@ -122,10 +125,6 @@ def together(
 
     Order, and names that only some sources give, do not matter. What means something else does:
     numbers of another shape or order, images of another size.
-
-    Raises:
-        ArgumentError: The sources differ, and ``how`` does not say what to do; the message has a
-            table of the differences.
     """
     every = list(dict.fromkeys(key for view in views for key in view.features))
     masks = {mask for key in every if (mask := MASK.format(key)) in every}
@@ -153,7 +152,7 @@ def together(
 
 
 def _joined(key: str, views: Sequence[View]) -> Feature:
-    """Return the first source's word on a feature, with names from whoever has them."""
+    """Return the first source's word on a feature, with names from any source that has them."""
     found = [view.features[key] for view in views if key in view.features]
     named = next((f.names for f in found if f.names is not None), None)
     return replace(found[0], names=named)
@@ -199,3 +198,48 @@ def _said(feature: Feature | None) -> str:
     said = f"{feature.dtype} {list(feature.shape)}"
     names = [] if feature.names is None or feature.is_camera else flat_names(feature.names)
     return f"{said} {','.join(names)[:30]}" if names else said
+
+
+def without(source: Source, features: tuple[str, ...]) -> Source:
+    """Leave features out by their names now: renamed and added ones too."""
+    old = {new: key for key, new in source.rename.items()}
+    add = {key: added for key, added in source.add.items() if key not in features}
+    gone = [old.get(key, key) for key in features if key not in source.add]
+    rename = {key: new for key, new in source.rename.items() if key not in gone}
+    return replace(source, remove=(*source.remove, *gone), rename=rename, add=add)
+
+
+def renamed(source: Source, features: Mapping[str, str]) -> Source:
+    """Give features other names: those of the source, those it has by now, and added ones."""
+    old = {new: key for key, new in source.rename.items()}
+    add = {features.get(key, key): added for key, added in source.add.items()}
+    own = {old.get(key, key): new for key, new in features.items() if key not in source.add}
+    return replace(source, rename={**source.rename, **own}, add=add)
+
+
+@lru_cache(maxsize=1)
+def _keeping() -> Path:
+    """Return the folder for arrays that were given in memory; it goes with the process."""
+    return process_folder()
+
+
+def kept(values: object) -> str:
+    """Write an array that was given in memory to a file, and return its path."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf" or array.ndim == 0:
+        raise ArgumentError(f"A feature is added as an array of numbers, not {array.dtype}.")
+    with no_room_for_scratch():
+        handle, name = tempfile.mkstemp(suffix=".npy", dir=_keeping())
+        try:
+            with os.fdopen(handle, "wb") as file:
+                # Of a file object, NumPy says only how much of the array was written.
+                np.save(cast("IO[bytes]", SimpleNamespace(write=file.write)), array)
+        except BaseException:
+            os.unlink(name)
+            raise
+    return name
+
+
+def is_kept(path: str) -> bool:
+    """Whether a file is one that ``kept`` has written, and will be gone with this process."""
+    return _keeping.cache_info().currsize > 0 and Path(path).parent == _keeping()

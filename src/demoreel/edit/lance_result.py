@@ -61,10 +61,6 @@ def write_lance_rows(job: TableJob, tables: LanceSchema, info: Info) -> dict[str
     """Write rows as fragments, and beside them what the commit must know of their episodes.
 
     Memory: the numbers of 65,536 rows or, where they are many, of an episode; 32 MB of images.
-
-    Raises:
-        TableError: A source's table is missing or damaged.
-        MetadataError: A row names a task that does not exist.
     """
     folder = Path(job.folder)
     facts = Facts(job.features, list(job.tasks))
@@ -82,9 +78,6 @@ def write_lance_videos(job: VideoJob, tables: LanceSchema) -> dict[str, Any]:
     """Write videos into a fragment of the table of videos.
 
     Cost: a copy of their bytes; what is encoded takes the time of its codec.
-
-    Raises:
-        VideoError: A source's video is missing, broken, or not what it was when planned.
     """
     assert tables.videos is not None
     folder = Path(job.folder)

@@ -48,10 +48,6 @@ def write_metadata(
 
     Returns:
         What the sources state and the result does not, besides what the plan says of that.
-
-    Raises:
-        MetadataError: A source's metadata cannot be read.
-        OSError: The disk is full or not writable.
     """
     meta = dataset / "meta"
     shutil.rmtree(meta, ignore_errors=True)  # of a commit that was killed

@@ -63,12 +63,6 @@ def plan_camera(
         info: What the result will be; sizes of videos are kept to.
         policy: Whether frames are copied or encoded.
         drop_audio: Leave the audio of the sources' videos out.
-
-    Raises:
-        ArgumentError: Frames would have to be encoded, and no codec is asked for; or audio cannot
-            be copied, and is not to be dropped.
-        VideoError: A video is missing or broken, or its packets cannot be copied into an mp4.
-        FrameMismatchError: Metadata and video do not agree.
     """
     packer = _Packer(feature, info, policy, drop_audio=drop_audio)
     for number, camera_clip in enumerate(camera_clips):

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ from demoreel.layouts.base import Reader
 from demoreel.layouts.columns import table_schema
 from demoreel.model import Feature, Info
 from demoreel.storage.links import refuse_links_out
-from demoreel.storage.store import is_uri
 
 _MB = 1024 * 1024
 _PLANNER = 4  # changes when the same cut list would be written differently
@@ -202,21 +200,13 @@ def make_plan(cutlist: CutList, *, form: Form | None = None, in_place: bool = Fa
         form: How the result is to lie on disk; None is v3.0.
         in_place: Whether the result is to be a new version of its only source, a Lance dataset:
             its layout and its videos stay.
-
-    Raises:
-        ArgumentError: There are no clips, a source has changed or holds a link that leads out of
-            it, sources do not fit together, or it cannot be done in place.
-        UnknownKeyError: A feature to be changed is not there.
-        OutOfRangeError: A clip's episode or frames do not exist.
-        VideoError: A video is missing or broken.
     """
     if not cutlist.clips:
         raise ArgumentError("There are no clips: the result would have no episodes.")
     form = form or Form()
     readers = open_unchanged(cutlist.sources)
-    for source in cutlist.sources:
-        if not is_uri(source.path):
-            refuse_links_out(Path(source.path))
+    for reader in readers:
+        refuse_links_out(reader.root)
     views = [view_of(r, s) for r, s in zip(readers, cutlist.sources, strict=True)]
     if form.verbatim:
         return _verbatim_plan(cutlist, readers, views, form)

@@ -1,13 +1,13 @@
-"""Rendering a cut list: plan, tasks, commit."""
+"""Rendering a plan to a target: tasks, metadata, verification, commit."""
 
 from __future__ import annotations
 
 import glob
 import json
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from demoreel.edit.clips import CutList
@@ -21,6 +21,7 @@ from demoreel.edit.written import ParquetTables, Written, WrittenLanceRows
 from demoreel.errors import ArgumentError
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance import write as lance_write
+from demoreel.layouts.lance.calls import close_tables
 from demoreel.layouts.lance.schemas import LanceSchema
 from demoreel.run.local import LocalEngine
 from demoreel.run.task import Engine, Task, share
@@ -42,9 +43,6 @@ _KIND = "cut"
 
 Report = Callable[[float], None]
 """Called with the share of the bytes that are written, from 0 to 1."""
-
-Check = Callable[[Path, Collection[str]], None]
-"""Called with a folder, and the names of the tasks that were not done by an earlier attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +71,10 @@ class Rendered:
     tasks: int = 0
     dropped: tuple[str, ...] = ()
 
+    def called(self, names: Mapping[str, str]) -> Rendered:
+        """Return the same with other names for folders: URIs, of copies."""
+        return replace(self, path=names.get(str(self.path), self.path))
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -86,78 +88,102 @@ class Shard:
             raise ArgumentError(f"There is no shard {self.number} of {self.of}; they count from 0.")
 
 
+@dataclass(frozen=True)
+class Target:
+    """The folder that a plan is rendered to, and what has to be true before it appears.
+
+    Attributes:
+        folder: The folder to make.
+        verification: What is read back and compared with the sources.
+        remembered: Whether the same call finds that all is done, until ``forget_made``.
+        resumable: Whether Ctrl-C and a full disk leave something to go on from; a kill always does.
+    """
+
+    folder: Path
+    verification: Verify = "ends"
+    remembered: bool = False
+    resumable: bool = True
+
+    @property
+    def work(self) -> str:
+        """What was done to the result besides writing it; one with another is not taken for it."""
+        return f"verified {self.verification}"
+
+    def made_before(self, plan: Plan) -> bool:
+        """Whether ``render`` would find that all is done."""
+        return was_made(self.folder, kind=_KIND, fingerprint=plan.fingerprint, work=self.work)
+
+    def forget_made(self, plan: Plan) -> None:
+        """Forget what was remembered of this target."""
+        forget(self.folder, kind=_KIND, fingerprint=plan.fingerprint, work=self.work)
+
+    def look_at_rows(self, plan: Plan, dataset: Path, rows: Written, engine: Engine) -> None:
+        """Verify rows and metadata; videos may still be being copied."""
+        if self.verification != "none" and plan.verbatim is None:
+            full = self.verification == "full"
+            verify_rows(plan, open_reader(dataset), rows, full=full, engine=engine)
+
+    def look_at_all(self, plan: Plan, dataset: Path, written: Collection[str]) -> None:
+        """Verify the rest of a whole result, which is committed when this returns.
+
+        Args:
+            plan: The plan.
+            dataset: The result; ``meta/`` may be added to.
+            written: The names of the tasks that were not done by an earlier attempt.
+        """
+        if self.verification != "none" and plan.verbatim is None:
+            verify_videos(plan, open_reader(dataset), full=self.verification == "full")
+
+
 def render(
-    cutlist: CutList,
-    target: str | os.PathLike[str],
+    plan: Plan,
+    target: Target,
     *,
-    form: Form | None = None,
     engine: Engine | None = None,
     shard: Shard | None = None,
-    verification: Verify = "ends",
     report: Report | None = None,
-    plan: Plan | None = None,
-    check: Check | None = None,
-    remember: bool = False,
-    besides: str = "",
-    resumable: bool = True,
 ) -> Rendered:
-    """Write the dataset that a cut list describes.
+    """Write the dataset that a plan describes.
 
     Cost: one copy of the clips' bytes, one decode of the tables' columns; no image is decoded.
     The target is absent until it is whole. After a kill, Ctrl-C or a full disk, the same call goes
     on from the files that were finished; if all were, and the target is there, nothing is left.
 
     Args:
-        cutlist: The cut list.
-        target: The folder to make.
-        form: How the result is to lie on disk; None is v3.0.
+        plan: The plan.
+        target: Where to, and what is compared before it appears.
         engine: What runs the tasks; None is this process.
         shard: Do only this part of the tasks, and leave the rest to others.
-        verification: What is read back and compared before the target appears.
         report: Called with the share that is done.
-        plan: The plan of this cut list, if it is made already.
-        check: Called when all is in the folder, before the target appears; what it raises is
-            raised here, and then nothing is kept. It may add to ``meta/``.
-        remember: Let the same call find that all is done, until ``forget_made``.
-        besides: What ``check`` adds; a result with something else is not taken for this one.
-        resumable: Whether Ctrl-C and a full disk leave something to go on from; a kill always does.
-
-    Raises:
-        ArgumentError: The cut list makes no sense; nothing was written.
-        TargetExistsError: There is something at the target.
-        DatasetBusyError: Another process does the same right now.
-        DiskFullError: There is no room.
-        ConversionError: The result is not what the sources hold; it was not kept.
     """
-    place = Path(target)
-    for source in cutlist.sources:
+    place = target.folder
+    for source in plan.cutlist.sources:
         refuse_overlap(source.path, place)
-    plan = plan or make_plan(cutlist, form=form)
     if not staging_folder(place, kind=_KIND, fingerprint=plan.fingerprint).exists():
         refuse_small_disk(place, plan.size // (1 if shard is None else shard.of))
     with staging(
         place,
         kind=_KIND,
         fingerprint=plan.fingerprint,
-        work=_work(verification, besides),
+        work=target.work,
         shared=shard is not None,
-        remember=remember,
-        resumable=resumable,
+        remember=target.remembered,
+        resumable=target.resumable,
     ) as stage:
-        compare, threads = verification == "full", getattr(engine, "threads", None)
+        compare, threads = target.verification == "full", getattr(engine, "threads", None)
         tasks = tasks_of(plan, stage, compare=compare, threads=threads)
         undone, own = [], []
         dropped = list(plan.dropped)
         if not stage.committed:
-            _note_order(stage, cutlist, plan.form)
+            _note_order(stage, plan)
             undone = [task for task in tasks if stage.done(task.name) is None]
             own = undone if shard is None else _own(tasks, undone, shard)
             refuse_small_disk(place, sum(task.weight for task in own))
             engine = engine or LocalEngine()
-            finisher = _Finisher(plan, stage, verification, engine) if shard is None else None
+            finisher = _Finisher(plan, stage, target, engine) if shard is None else None
             _run(own, engine, stage, report, finisher)
             if finisher is not None:
-                finisher.commit(check, own, recompute_stats=plan.form.recompute_stats)
+                finisher.commit(own)
                 dropped += finisher.dropped
         return Rendered(
             path=place,
@@ -182,43 +208,26 @@ def commit(target: str | os.PathLike[str], *, verification: Verify = "ends") -> 
         ArgumentError: No shard has begun, or some tasks are not done yet; what is there stays.
         ConversionError: The result is not what the sources hold.
     """
-    place = Path(target)
-    cutlist, form = _ordered(place)
+    place = Target(Path(target), verification)
+    cutlist, form = _ordered(place.folder)
     plan = make_plan(cutlist, form=form)
-    folder = staging_folder(place, kind=_KIND, fingerprint=plan.fingerprint)
-    stage = Staging(folder, place, _work(verification))
+    folder = staging_folder(place.folder, kind=_KIND, fingerprint=plan.fingerprint)
+    stage = Staging(folder, place.folder, place.work)
     undone = [task.name for task in tasks_of(plan, stage) if stage.done(task.name) is None]
     if undone and not stage.committed:
         raise ArgumentError(
             f"{len(undone)} of the tasks are not done yet, {undone[0]} among them.",
             hint="wait for the other shards, or run the lost ones again",
-            path=place,
+            path=target,
         )
-    return render(cutlist, place, form=form, verification=verification)
+    return render(plan, place)
 
 
-def made_before(
-    target: Path, plan: Plan, *, verification: Verify = "ends", besides: str = ""
-) -> bool:
-    """Whether ``render`` with this plan and these options would find that all is done."""
-    work = _work(verification, besides)
-    return was_made(target, kind=_KIND, fingerprint=plan.fingerprint, work=work)
-
-
-def forget_made(target: Path, plan: Plan, *, verification: Verify = "ends") -> None:
-    """Forget what ``render`` was asked to remember of a target."""
-    forget(target, kind=_KIND, fingerprint=plan.fingerprint, work=_work(verification))
-
-
-def _work(verification: Verify, besides: str = "") -> str:
-    return f"verified {verification} {besides}".rstrip()
-
-
-def _note_order(stage: Staging, cutlist: CutList, form: Form) -> None:
+def _note_order(stage: Staging, plan: Plan) -> None:
     """Note what is being written, for ``commit`` to find."""
     order = stage.folder / ORDER
     if not order.exists():
-        noted = {"cutlist": cutlist.to_json(), "form": asdict(form)}
+        noted = {"cutlist": plan.cutlist.to_json(), "form": asdict(plan.form)}
         write_whole(order, lambda path: _write_json(path, noted))
 
 
@@ -228,7 +237,7 @@ def _write_json(path: Path, value: object) -> None:
 
 def _ordered(target: Path) -> tuple[CutList, Form]:
     orders = target.parent.glob(f".{glob.escape(target.name)}.{_KIND}-*/{ORDER}")
-    # Without its dataset, it had given that its place, which is another's now or nobody's.
+    # Without its dataset, it had given that its place, which is another's now or no one's.
     found = sorted(o for o in orders if target.exists() or (o.parent / "dataset").is_dir())
     if len(found) != 1:
         raise ArgumentError(
@@ -272,10 +281,10 @@ def _run(
 class _Finisher:
     """The end of the work: metadata as soon as all tables are there, then a look, then a rename."""
 
-    def __init__(self, plan: Plan, stage: Staging, verification: Verify, engine: Engine) -> None:
+    def __init__(self, plan: Plan, stage: Staging, target: Target, engine: Engine) -> None:
         self._plan = plan
         self._stage = stage
-        self._verification = verification
+        self._target = target
         self._engine = engine
         self._lance = lance_tables(plan, stage)
         self._written = False
@@ -284,18 +293,14 @@ class _Finisher:
     def write_metadata(self) -> None:
         if self._written:
             return
-        plan, stage = self._plan, self._stage
+        plan, dataset = self._plan, self._stage.dataset
         rows = self._rows_written()
         if plan.verbatim is not None:
-            write_verbatim(plan.readers[0], plan.verbatim, plan.layout, stage.dataset)
-            self._written = True
-            return
-        parts = parts_of(plan, stage)
-        self.dropped = write_metadata(plan, stage.dataset, parts, rows)
+            write_verbatim(plan.readers[0], plan.verbatim, plan.layout, dataset)
+        else:
+            self.dropped = write_metadata(plan, dataset, parts_of(plan, self._stage), rows)
         self._written = True
-        if self._verification != "none":
-            result, full = open_reader(stage.dataset), self._verification == "full"
-            verify_rows(plan, result, rows, full=full, engine=self._engine)
+        self._target.look_at_rows(plan, dataset, rows, self._engine)
 
     def _rows_written(self) -> Written:
         plan, stage = self._plan, self._stage
@@ -316,35 +321,23 @@ class _Finisher:
         )
         lance_write.make_copy(lance, dataset)
 
-    def commit(
-        self, check: Check | None, tasks: Sequence[Task], *, recompute_stats: bool = False
-    ) -> None:
+    def commit(self, tasks: Sequence[Task]) -> None:
         self.write_metadata()
+        dataset = self._stage.dataset
         with ThreadPoolExecutor(1, "demoreel-tables") as thread:
             settling: Future[None] | None = None
             if self._lance is not None:
                 self._make_tables(self._lance)
-                settling = thread.submit(
-                    lance_write.finish_tables, self._lance, self._stage.dataset
-                )
-            self._look(check, tasks)
-            if settling is not None:
-                settling.result()
-        if recompute_stats:
-            recompute(self._stage.dataset, numbers=False, pictures="missing")
-        self._stage.settle()
-        sync_all((self._stage.dataset / "meta").rglob("*"))
-        self._stage.commit()
-
-    def _look(self, check: Check | None, tasks: Sequence[Task]) -> None:
-        """Compare the result with its sources, and let the caller do so."""
-        dataset = self._stage.dataset
-        if self._verification != "none" and self._plan.verbatim is None:
-            full = self._verification == "full"
-            verify_videos(self._plan, open_reader(dataset), full=full)
-            let_go_of(dataset)
-        if check is not None:
+                settling = thread.submit(lance_write.finish_tables, self._lance, dataset)
             if self._plan.verbatim is not None:
                 self._stage.settle()  # what is copied whole is on disk already
-            check(dataset, {task.name for task in tasks})
+            self._target.look_at_all(self._plan, dataset, {task.name for task in tasks})
             let_go_of(dataset)
+            close_tables(str(dataset))
+            if settling is not None:
+                settling.result()
+        if self._plan.form.recompute_stats:
+            recompute(dataset, numbers=False, pictures="missing")
+        self._stage.settle()
+        sync_all((dataset / "meta").rglob("*"))
+        self._stage.commit()

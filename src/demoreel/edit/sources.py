@@ -18,8 +18,8 @@ from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance.reader import LanceReader
 from demoreel.layouts.pending import refuse_waiting
 from demoreel.read.dataset import Dataset
+from demoreel.run.anywhere import is_here
 from demoreel.storage.remote.folder import RemoteFolder, open_remote
-from demoreel.storage.store import is_uri
 
 _METADATA = ("info.json", "stats.json", "tasks", "episodes")
 _MOST_READERS = 64
@@ -57,13 +57,10 @@ def remember_remote(folder: RemoteFolder) -> str:
     return folder.uri
 
 
-def remote_folder(source: Source) -> RemoteFolder:
-    """Return the folder of a remote source.
-
-    Raises:
-        DatasetNotFoundError: It is not there.
-        StoreError: The store does not answer.
-    """
+def place_of(source: Source) -> Path | RemoteFolder:
+    """Return where a source lies; one that is remote is opened."""
+    if is_here(source.path):
+        return Path(source.path)
     if source.path not in _remote_folders:
         remember_remote(open_remote(source.path, with_versions=source.version is not None))
     return _remote_folders[source.path]
@@ -77,37 +74,25 @@ def remote_dataset_in(dataset: object) -> Dataset | None:
 
 @lru_cache(maxsize=_MOST_READERS)
 def _opened(path: str, identity: str, version: int | None) -> Reader:
-    if is_uri(path):
-        folder = remote_folder(Source(path, identity, version=version))
-        return open_reader(folder.local, version=version, remote=folder)
-    return open_reader(Path(path), version=version)
+    place = place_of(Source(path, identity, version=version))
+    if isinstance(place, RemoteFolder):
+        return open_reader(place.local, version=version, remote=place)
+    return open_reader(place, version=version)
 
 
 def open_source(source: Source) -> Reader:
-    """Return the reader of a source; a second call in the same process costs nothing.
-
-    Raises:
-        DatasetNotFoundError: It is not there.
-        MetadataError: Its metadata are broken.
-    """
+    """Return the reader of a source; a second call in the same process costs nothing."""
     return _opened(source.path, source.identity, source.version)
 
 
 def open_unchanged(sources: Sequence[Source]) -> list[Reader]:
-    """Open all sources, and refuse those that are not what they were when the list was made.
-
-    Raises:
-        ArgumentError: A source has changed since.
-        UnfinishedError: Saved episodes of one wait to be encoded.
-        DatasetNotFoundError: One is not there.
-        MetadataError: Its metadata are broken.
-    """
+    """Open all sources, and refuse those that are not what they were when the list was made."""
     _opened.cache_clear()
     readers = []
     for source in sources:
-        if source.version is None and not is_uri(source.path):
-            refuse_waiting(Path(source.path), "cut")
         reader = open_source(source)
+        if source.version is None:
+            refuse_waiting(reader.root, "cut")
         if source.identity and identity_of(reader) != source.identity:
             raise ArgumentError(
                 "A source has changed since the cut list was made.",
@@ -119,11 +104,7 @@ def open_unchanged(sources: Sequence[Source]) -> list[Reader]:
 
 
 def added_values(path: str) -> np.ndarray:
-    """Return the values of an added feature without reading them yet.
-
-    Raises:
-        ArgumentError: There is no such file, or it holds no array.
-    """
+    """Return the values of an added feature without reading them yet."""
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

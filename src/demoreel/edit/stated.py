@@ -223,9 +223,6 @@ def carry_files(
         unchanged: Whether the result's episodes are those of its only source.
         same_features: Whether its features are.
         dropped: Takes a sentence for what is not kept.
-
-    Raises:
-        OSError: The disk is full or not writable.
     """
     for reader in readers:
         for place in other_files(reader.meta):
@@ -248,10 +245,6 @@ def carry_file(
         meta: The result's folder of metadata; a file that is there stays.
         kept: Whether it is still true.
         dropped: Takes a sentence if it is not copied.
-
-    Raises:
-        ArgumentError: The file is a link out of the dataset.
-        OSError: The disk is full or not writable.
     """
     if not kept or not (source / place).is_file():
         dropped.append(f"meta/{place}: nothing says whether it is still true")

@@ -80,10 +80,6 @@ def write_tables(job: TableJob) -> dict[str, Any]:
     """Write tables, and beside them what the commit must know of each of their episodes.
 
     Memory: the numbers of 65,536 rows or, where they are many, of an episode; 32 MB of images.
-
-    Raises:
-        TableError: A source's table is missing or damaged.
-        MetadataError: A row names a task that does not exist.
     """
     folder = Path(job.folder)
     facts = Facts(job.features, list(job.tasks))

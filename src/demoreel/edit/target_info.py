@@ -145,9 +145,6 @@ def target_info(
         frames: How many it will have.
         unchanged: Whether its episodes are those of its only source.
         dropped: Takes a sentence for what sources state and the result will not.
-
-    Raises:
-        ArgumentError: The layout is unknown, or a size makes no sense.
     """
     if form.layout not in LAYOUTS:
         raise ArgumentError(
@@ -319,11 +316,7 @@ def said_of_audio(
 
 
 def refuse_other_rates(readers: Sequence[Reader]) -> None:
-    """Refuse sources of different frame rates, where none is asked for.
-
-    Raises:
-        ArgumentError: There are such.
-    """
+    """Refuse sources of different frame rates, where none is asked for."""
     rates = [reader.info.fps for reader in readers]
     if len(set(rates)) > 1:
         raise ArgumentError(

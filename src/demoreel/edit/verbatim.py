@@ -82,10 +82,6 @@ def plan_verbatim(reader: Reader, form: Form) -> Verbatim:
 
     Cost: reads metadata, and a ``stat`` of every file; for lance-frames, the table of packets of
     every video.
-
-    Raises:
-        ArgumentError: A camera cannot be what the layout would make of it, or audio would be lost.
-        VideoError: A video is missing.
     """
     raw = _info(reader, form.layout)
     dropped = [*_lost_audio(reader, raw, form), *files_beside(reader.root)]
@@ -121,11 +117,7 @@ def portions(reader: Reader, first: int, stop: int, at_once: int) -> Iterator[tu
 
 
 def refuse_changed(root: Path, before: str) -> None:
-    """Refuse a source that is not what it was when its copy was planned.
-
-    Raises:
-        ConversionError: It has changed.
-    """
+    """Refuse a source that is not what it was when its copy was planned."""
     if folder_state(root) != before:
         raise ConversionError(
             "The source has changed while it was converted.",
@@ -278,11 +270,7 @@ def _one_of_each(reader: Reader) -> Iterator[tuple[int, str]]:
 
 
 def _info(reader: Reader, layout: str) -> dict[str, Any]:
-    """Return what the target's ``info.json`` will hold.
-
-    Raises:
-        ArgumentError: A camera cannot be what the target would make of it.
-    """
+    """Return what the target's ``info.json`` will hold."""
     if reader.info.version.startswith("v2"):
         raw = _upgraded(reader.info).to_json()
     else:
@@ -332,12 +320,7 @@ def _as_images(reader: Reader, key: str, entry: Mapping[str, Any]) -> dict[str, 
 
 
 def write_verbatim(reader: Reader, plan: Verbatim, layout: str, dataset: Path) -> None:
-    """Write ``meta/`` of a verbatim result. It is not forced to disk.
-
-    Raises:
-        MetadataError: The source's metadata are broken.
-        OSError: The disk is full or not writable.
-    """
+    """Write ``meta/`` of a verbatim result. It is not forced to disk."""
     source, meta = reader.meta, dataset / "meta"
     shutil.rmtree(meta, ignore_errors=True)  # of an attempt that was killed here
     v2 = reader.info.version.startswith("v2")

@@ -49,9 +49,6 @@ def write_videos(job: VideoJob) -> dict[str, Any]:
 
     Cost: a copy of their bytes; what is encoded takes the time of its codec, and lies on disk twice
     until its video is whole.
-
-    Raises:
-        VideoError: A source's video is missing, broken, or not what it was when planned.
     """
     dataset = Path(job.folder) / "dataset"
     for name, video in job.videos:
@@ -87,11 +84,7 @@ def _copy(job: VideoJob, video: VideoOut, path: Path) -> None:
 
 
 def heard_in(video: VideoOut, job: VideoJob) -> list[AudioSpan]:
-    """Return the audio that a video is to have.
-
-    Raises:
-        VideoError: A source's video is missing or broken.
-    """
+    """Return the audio that a video is to have."""
     if not video.audio:
         return []
     places: list[Video | None] = []
@@ -106,11 +99,7 @@ def heard_in(video: VideoOut, job: VideoJob) -> list[AudioSpan]:
 
 
 def refuse_other_length(video: VideoOut, frames: int) -> None:
-    """Refuse a video that did not become as long as it was planned.
-
-    Raises:
-        VideoError: It has more or fewer frames.
-    """
+    """Refuse a video that did not become as long as it was planned."""
     if frames != video.frames:
         raise VideoError(
             f"A video has {frames} frames; {video.frames} were planned.",
@@ -130,9 +119,6 @@ def packets_of(
         sources: The cut list's sources.
         keys: The camera's key in each of them; None where it has none.
         scratch: A folder on the disk that is written to; what is encoded lies there until the end.
-
-    Raises:
-        VideoError: A source's video is missing or broken, or frames cannot be encoded.
     """
     if video.is_copied:
         assert video.description is not None

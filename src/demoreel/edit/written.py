@@ -17,7 +17,7 @@ from demoreel.run.task import Engine
 from demoreel.storage.parquet import open_parquet, rows_in
 
 _ROWS = 1 << 16
-_SHARES = 3  # for each job, so that nobody waits long for the slowest
+_SHARES = 3  # for each job, so that the slowest is not waited for long
 
 
 class Written(Protocol):
@@ -32,11 +32,7 @@ class Written(Protocol):
     def portions(
         self, features: Sequence[Feature], *, at_once: int = _ROWS
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield number columns in the order of the rows, by key, some rows at a time.
-
-        Raises:
-            TableError: A table is damaged, or not as declared.
-        """
+        """Yield number columns in the order of the rows, by key, some rows at a time."""
         ...
 
     def divided(self, parts: int) -> Sequence[Written]:

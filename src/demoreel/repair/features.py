@@ -142,7 +142,7 @@ def _flat(feature: Feature) -> int:
 
 
 def _guessed(key: str, kind: pa.DataType, tables: Sequence[FoundTable]) -> Feature | None:
-    """Return a feature for a column that nobody describes; None if it is of no kind we know."""
+    """Return a feature for a column that nothing describes; None if it is of no known kind."""
     shape: list[int] = []
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return Feature(key, "string", (1,))

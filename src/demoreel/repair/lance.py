@@ -54,9 +54,6 @@ def extract(look: Look, folder: Path) -> Extracted:
     """Write the rows and videos of a Lance dataset to files.
 
     Cost: a copy of the dataset.
-
-    Raises:
-        RepairError: Nothing says what the columns are.
     """
     if look.info is None:
         raise RepairError(

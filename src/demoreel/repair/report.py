@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ class Repaired:
     def is_clean(self) -> bool:
         """Whether ``check`` finds no error and no warning in the result."""
         return self.after is not None and self.after.worst not in ("error", "warning")
+
+    def called(self, names: Mapping[str, str]) -> Repaired:
+        """Return the same with other names for folders: URIs, of copies."""
+        return replace(
+            self,
+            source=names.get(str(self.source), self.source),
+            target=None if self.target is None else names.get(str(self.target), self.target),
+            before=self.before.called(names),
+            after=None if self.after is None else self.after.called(names),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""

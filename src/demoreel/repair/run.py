@@ -42,7 +42,7 @@ from demoreel.repair.report import Repaired
 from demoreel.repair.tables import find_tables, rate_of_rows
 from demoreel.repair.videos import Place, cameras_on_disk, find_videos
 from demoreel.repair.writing import RepairedFiles, RepairSource, write_repaired
-from demoreel.run.anywhere import made_anywhere
+from demoreel.run.anywhere import made_anywhere, refuse_remote
 from demoreel.stats.inherited import readable_extra, readable_frame_stats
 from demoreel.stats.recompute import recompute
 from demoreel.storage.commit.files import put_in_place, refuse_existing, refuse_overlap, sync_tree
@@ -54,7 +54,6 @@ from demoreel.storage.links import refuse_links_out
 from demoreel.storage.local import let_go_of
 from demoreel.storage.no_room import says_no_room
 from demoreel.storage.scratch import scratch_folder
-from demoreel.storage.store import is_uri
 
 _SAME_RATE = 0.01
 _OTHERWISE = (
@@ -122,56 +121,35 @@ def repair(
         StoreError: A store does not answer.
     """
     allow(source, allow_external)
-    if is_uri(source) or is_uri(target):
-        if in_place:
-            raise ArgumentError(
-                "A remote dataset cannot be repaired in place.",
-                hint="give a target, which may be a URI, too",
-            )
-
-        def make(folder: Path, place: Path | None) -> Repaired:
-            done = repair(
-                folder,
-                place,
-                deep=deep,
-                picture_stats=picture_stats,
-                drop_audio=drop_audio,
-                dry_run=dry_run,
-            )
-            return _called(done, {str(folder): source, str(place): target})
-
-        return made_anywhere(
-            source,
-            target,
-            make,
-            work=("repair",),
-            dry_run=dry_run,
-            storage_options=storage_options,
-        )[0]
-    root = Path(source)
-    if not root.is_dir():
-        raise DatasetNotFoundError(
-            "There is no folder to repair.", hint="give a dataset's folder", path=root
+    if in_place:
+        refuse_remote(
+            [source, target],
+            "A remote dataset cannot be repaired in place.",
+            hint="give a target, which may be a URI, too",
         )
-    _refuse_waiting(root)
-    if in_place and target is not None:
-        raise ArgumentError("A repair in place has no target.", hint="leave the target out")
-    if in_place and not dry_run:
-        return _in_place(Path(os.path.abspath(root)), deep, picture_stats, drop_audio)
-    place = _checked_target(root, target, dry_run)
-    return _repair(root, place, deep, picture_stats, drop_audio)
+        if target is not None:
+            raise ArgumentError("A repair in place has no target.", hint="leave the target out")
 
+    def make(folders: list[Path], place: Path | None) -> Repaired:
+        (root,) = folders
+        if not root.is_dir():
+            raise DatasetNotFoundError(
+                "There is no folder to repair.", hint="give a dataset's folder", path=root
+            )
+        _refuse_waiting(root)
+        if in_place and not dry_run:
+            return _in_place(Path(os.path.abspath(root)), deep, picture_stats, drop_audio)
+        place = _checked_target(root, place, dry_run)
+        return _repair(root, place, deep, picture_stats, drop_audio)
 
-def _called(done: Repaired, places: Mapping[str, object]) -> Repaired:
-    """Return a report that names what the caller named, and not the copies."""
-    names = {copy: str(place) for copy, place in places.items() if is_uri(place)}
-    return replace(
-        done,
-        source=names.get(str(done.source), done.source),
-        target=None if done.target is None else names.get(str(done.target), done.target),
-        before=done.before.called(names),
-        after=None if done.after is None else done.after.called(names),
-    )
+    return made_anywhere(
+        [source],
+        target,
+        make,
+        work=("repair",),
+        dry_run=dry_run,
+        storage_options=storage_options,
+    )[0]
 
 
 def _refuse_waiting(root: Path) -> None:
@@ -233,7 +211,7 @@ def _checked_target(
     place = Path(os.path.abspath(target))
     refuse_overlap(root, place)
     refuse_existing(place)
-    return place
+    return None if dry_run else place
 
 
 @contextmanager

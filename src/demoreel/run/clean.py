@@ -213,7 +213,7 @@ def _scratch() -> Iterator[_Leftovers]:
 
 
 def _removed(leftover: Leftover) -> bool:
-    """Remove a folder if it still is nobody's."""
+    """Remove a folder if no process uses it now."""
     if leftover.kind == "scratch":
         return remove_scratch(leftover.path)
     with suppress(OSError):
@@ -232,9 +232,9 @@ def _removed(leftover: Leftover) -> bool:
 
 
 def _in_dataset(root: Path, *, dry_run: bool) -> list[_Leftovers]:
-    """Look into a dataset, and remove what is of no use; nobody may write meanwhile."""
+    """Look into a dataset, and remove what is of no use; no process may write meanwhile."""
     try:
-        # Where there is no lock, nobody writes, and a dry run makes none.
+        # Where there is no lock, no process writes, and a dry run makes none.
         has_lock = os.path.lexists(root / HIDDEN / "lock")
         lock = WriterLock(root, patience_s=0) if has_lock or not dry_run else None
     except (DatasetBusyError, UnsafePathError) as error:

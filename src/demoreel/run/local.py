@@ -71,7 +71,7 @@ class LocalEngine:
             ) from error
         finally:
             if handout.stop():
-                # What they are doing is waited for: after an error nobody writes any more.
+                # What they are doing is waited for: after an error no process writes any more.
                 pool.shutdown()
                 if pool is self._pool:
                     self._pool = None

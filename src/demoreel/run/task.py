@@ -21,7 +21,7 @@ class Task:
         arguments: What it is called with.
         weight: How much there is to do, in bytes; for sharing out and for progress.
         copies: Whether it only moves bytes, and leaves work to the disk.
-        long: Whether it may take minutes, so that who hands tasks out must not do it himself.
+        long: Whether it may take minutes, so that an engine leaves it to other processes.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Engine(Protocol):
 
 
 def share(tasks: Sequence[Task], number: int, of: int) -> list[Task]:
-    """Return the tasks of shard ``number`` (from 0) of ``of``: everyone's sum of weights is alike.
+    """Return the tasks of shard ``number`` (from 0) of ``of``: all weigh about the same.
 
     Every machine that asks gets the same answer.
     """

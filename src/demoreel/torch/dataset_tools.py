@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from demoreel.edit.cut import Cut, Rooted, cut
-from demoreel.edit.several import render_several
 from demoreel.edit.sources import open_source
 from demoreel.edit.target_info import Form, FormOptions
+from demoreel.edit.targets import render_several
 from demoreel.errors import ArgumentError, TargetExistsError, UnknownKeyError, nearest
 from demoreel.layouts.base import Reader
 from demoreel.media.settings import VideoSettings

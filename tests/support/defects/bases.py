@@ -11,7 +11,7 @@ from demoreel.testing.factory import make_dataset
 from support.moving import make_moving
 
 if TYPE_CHECKING:
-    from demoreel.convert.options import To
+    from demoreel.convert.conversion import To
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 LENGTHS = (12, 9, 15)

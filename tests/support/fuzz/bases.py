@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from demoreel.testing.factory import make_dataset
 
 if TYPE_CHECKING:
-    from demoreel.convert.options import To
+    from demoreel.convert.conversion import To
 
 LENGTHS = (5, 3, 6)
 """Frames of the episodes."""

@@ -93,12 +93,7 @@ class Images:
             )
 
     def compare(self, pair: Pair) -> None:
-        """Compare all cameras of a pair of episodes.
-
-        Raises:
-            VideoError: A video is missing or broken.
-            PictureError: An image in a table is.
-        """
+        """Compare all cameras of a pair of episodes."""
         length = min(self._a.length(pair.a), self._b.length(pair.b))
         for key in self._cameras:
             before = self._found[key].frames

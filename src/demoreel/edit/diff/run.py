@@ -25,10 +25,10 @@ from demoreel.layouts.detect import open_reader
 from demoreel.model import Feature
 from demoreel.model.feature import flat_names
 from demoreel.read.dataset import Dataset
+from demoreel.run.anywhere import is_here
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.external import allow_external as allow
 from demoreel.storage.remote.fetch import local_copies, part_of
-from demoreel.storage.store import is_uri
 
 if TYPE_CHECKING:
     from demoreel.edit.cut import PathLike, Rooted
@@ -73,7 +73,7 @@ def diff(
 def _name(dataset: PathLike | Dataset | Rooted, folder: str) -> str:
     if isinstance(dataset, Dataset):
         return dataset.uri or folder
-    return str(dataset) if is_uri(dataset) else folder
+    return folder if is_here(dataset) else str(dataset)
 
 
 def _compared(

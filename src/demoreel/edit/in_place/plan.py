@@ -18,7 +18,7 @@ from demoreel.layouts.lance.reader import LanceReader
 from demoreel.layouts.lance.tables import newest_version
 from demoreel.model import Info
 
-_ON_THE_CLOCK = 1e-4  # seconds; as near as lerobot wants it
+_ON_THE_CLOCK = 1e-4  # seconds; the tolerance of lerobot
 
 
 @dataclass(slots=True)
@@ -43,10 +43,6 @@ def kept_videos(
     """Return for each camera where clips lie in the videos that are there.
 
     Cost: reads the table of packets of every video that clips lie in.
-
-    Raises:
-        VideoError: A video is missing or broken.
-        FrameMismatchError: Metadata and video do not agree.
     """
     return {
         key: _kept(camera_clips, reader, str(view.origin[key]), info) for key in info.video_keys
@@ -80,11 +76,7 @@ def _kept(
 
 
 def lance_layout(cutlist: CutList, reader: Reader) -> Layout:
-    """Return the layout of the only source of a cut that is to be made in place.
-
-    Raises:
-        ArgumentError: There are several, it does not lie in Lance, or not in its newest version.
-    """
+    """Return the layout of the only source of a cut that is to be made in place."""
     if len(cutlist.sources) != 1:
         raise ArgumentError(
             "Only one dataset can be edited in place.", hint="merge into a new folder"
@@ -106,11 +98,7 @@ def lance_layout(cutlist: CutList, reader: Reader) -> Layout:
 
 
 def refuse_in_place(cutlist: CutList, reader: Reader, view: View) -> None:
-    """Refuse what an edit in place cannot do, because videos stay as they are.
-
-    Raises:
-        ArgumentError: A frame would be in two episodes, or a camera with videos would be renamed.
-    """
+    """Refuse what an edit in place cannot do, because videos stay as they are."""
     twice = _claimed_twice(cutlist.clips)
     if twice is not None:
         raise ArgumentError(

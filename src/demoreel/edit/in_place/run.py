@@ -1,5 +1,8 @@
 """A cut as a new version of the Lance dataset that it is made of: no video byte is written.
 
+Rows of numbers are few bytes: they are written anew, in any order. Where images lie in them, they
+stay, and only what changes is written: which rows are gone, and the columns of numbers.
+
 The table of rows gets a new version, ``meta/`` other files, and what they were before is kept
 (``layouts/lance/history.py``). All is made aside first: the rows in a stand-in for their table, the
 metadata beside it, with a link to the table of videos, so that it can be opened and compared like
@@ -12,26 +15,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.edit.clips import CutList
 from demoreel.edit.in_place.plan import lance_layout
-from demoreel.edit.in_place.rows import rewrite_rows
 from demoreel.edit.metadata import write_metadata
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Rendered
 from demoreel.edit.sources import open_source
+from demoreel.edit.table_work import TableJob, numbered_clips
 from demoreel.edit.verify import Verify, verify_rows, verify_videos
 from demoreel.edit.written import WrittenLanceRows
+from demoreel.errors import ArgumentError, TableError
 from demoreel.layouts.appending import no_room_is_an_error
+from demoreel.layouts.base import Column
 from demoreel.layouts.detect import open_reader
+from demoreel.layouts.find_rows import find_rows
 from demoreel.layouts.lance.append import renew_copy
 from demoreel.layouts.lance.history import keep_metadata, note_version
 from demoreel.layouts.lance.reader import LanceReader
-from demoreel.layouts.lance.schemas import LanceSchema
-from demoreel.layouts.lance.versions import GrowingTable
+from demoreel.layouts.lance.schemas import FEATURE_NOTE, LanceSchema, column_names, rows_batch
+from demoreel.layouts.lance.versions import (
+    GrowingTable,
+    StandIn,
+    change_columns,
+    indices_of,
+    keep_rows,
+    scan_ids,
+)
 from demoreel.layouts.pending import refuse_waiting
+from demoreel.model import DEFAULT_FEATURES
 from demoreel.stats.columns import Facts
+from demoreel.storage.arrow import as_numpy
 from demoreel.storage.commit.journal import (
     Transaction,
     carry_out,
@@ -54,12 +71,6 @@ def render_in_place(cutlist: CutList, *, verification: Verify = "ends") -> Rende
     Args:
         cutlist: The cut list; all clips are of one Lance dataset, in its newest version.
         verification: What is read back and compared before the version appears.
-
-    Raises:
-        ArgumentError: It cannot be done in place, or the cut list makes no sense; nothing changed.
-        DatasetBusyError: Someone is recording to the dataset, or editing it.
-        DiskFullError: There is no room; nothing changed.
-        ConversionError: The result is not what the dataset held; nothing changed.
     """
     reader = open_source(cutlist.sources[0])
     lance_layout(cutlist, reader)
@@ -85,13 +96,7 @@ def render_in_place(cutlist: CutList, *, verification: Verify = "ends") -> Rende
 
 @contextmanager
 def only_writer(root: Path) -> Iterator[None]:
-    """Hold the right to change a dataset, as the last writer left it.
-
-    Raises:
-        DatasetBusyError: Someone else has it.
-        UnfinishedError: Saved episodes wait to be encoded.
-        ArgumentError: A link in the dataset leads out of it.
-    """
+    """Hold the right to change a dataset, as the last writer left it."""
     refuse_links_out(root)
     lock = WriterLock(root)
     try:
@@ -194,3 +199,159 @@ def _episodes(number: int) -> str:
 
 def _listed(what: str, names: tuple[str, ...]) -> str:
     return f"{what} {', '.join(names)}" if names else ""
+
+
+_WHO = ("episode_index", "frame_index")
+
+
+def rewrite_rows(
+    plan: Plan, tables: LanceSchema, frames: GrowingTable, folder: Path, facts: Facts
+) -> StandIn:
+    """Make the next version of the table of rows, with the indices that it had.
+
+    Args:
+        plan: The plan.
+        tables: The dataset's tables.
+        frames: The table of rows.
+        folder: Where the stand-in is made.
+        facts: Takes what there is to know of each episode.
+    """
+    imaged = bool(plan.info.image_keys)
+    before = frames.open()
+    columns = _Columns(plan, tables, before.schema)
+    stand_in = frames.stand_in(folder, with_files=imaged)
+    clips = numbered_clips(_job(plan), facts)
+    if imaged:
+        _keep_images(plan, tables, columns, stand_in, clips)
+    else:
+        batches = (rows_batch(columns.schema, clip) for clip in clips)
+        stand_in.replace_rows(columns.schema, batches)
+    stand_in.make_indices(columns.renamed_keys(indices_of(before)))
+    return stand_in
+
+
+def _job(plan: Plan) -> TableJob:
+    """Return all clips as one job; images stay where they are."""
+    features = {key: f for key, f in plan.info.features.items() if not f.is_camera}
+    return TableJob(
+        folder="",
+        name="",
+        tables=[],
+        sources=plan.cutlist.sources,
+        views=plan.views,
+        missing={},
+        features=features,
+        clips=plan.clips,
+        positions=plan.positions.tolist(),
+        episode=0,
+        start=0,
+        tasks={text: number for number, text in enumerate(plan.tasks)},
+        fps=plan.info.fps,
+    )
+
+
+class _Columns:
+    """The columns of the new version: those of the old one in their types, and added ones.
+
+    Args:
+        plan: The plan.
+        tables: The dataset's tables.
+        before: The schema of the version before.
+
+    Attributes:
+        schema: The columns of the new version, in the order of the old ones.
+        origin: The old column of each; those that are added have none.
+    """
+
+    def __init__(self, plan: Plan, tables: LanceSchema, before: pa.Schema) -> None:
+        view, names = plan.views[0], column_names(plan.readers[0].info)
+        self.origin: dict[str, str] = {}
+        fields = []
+        for field in tables.rows(plan.info):
+            key = field.metadata[FEATURE_NOTE].decode()
+            old = key if key in DEFAULT_FEATURES else view.origin[key]
+            if old is not None and names[old] in before.names:
+                self.origin[field.name] = names[old]
+                kept = before.field(names[old])
+                note = {**(kept.metadata or {}), FEATURE_NOTE: key.encode()}
+                field = kept.with_name(field.name).with_metadata(note)
+            fields.append(field)
+        order = {name: number for number, name in enumerate(before.names)}
+        fields.sort(key=lambda field: order.get(self.origin.get(field.name, ""), len(order)))
+        self.schema = pa.schema(fields, metadata=before.metadata)
+        self._before = before
+
+    @property
+    def removed(self) -> list[str]:
+        """Columns of the old version that are gone."""
+        return [name for name in self._before.names if name not in self.origin.values()]
+
+    @property
+    def renamed(self) -> dict[str, pa.Field]:
+        """Columns that have another name now, by their old one."""
+        return {old: self.schema.field(name) for name, old in self.origin.items() if name != old}
+
+    @property
+    def added(self) -> pa.Schema:
+        """Columns that the old version does not have."""
+        return pa.schema([field for field in self.schema if field.name not in self.origin])
+
+    def renamed_keys(self, kinds: dict[str, str]) -> dict[str, str]:
+        """Return what is said of old columns by their names now; of those that are still there."""
+        now = {old: name for name, old in self.origin.items()}
+        return {now[name]: kind for name, kind in kinds.items() if name in now}
+
+    def replaced(self, others: set[str]) -> pa.Schema:
+        """Return the columns, by their old names, whose values change: the default ones, others."""
+        changed = []
+        for field in self.schema:
+            key = field.metadata[FEATURE_NOTE].decode()
+            if field.name in self.origin and (key in DEFAULT_FEATURES or key in others):
+                changed.append(field.with_name(self.origin[field.name]))
+        return pa.schema(changed)
+
+
+def _keep_images(
+    plan: Plan,
+    tables: LanceSchema,
+    columns: _Columns,
+    stand_in: StandIn,
+    clips: Iterator[dict[str, Column]],
+) -> None:
+    ids, who = scan_ids(stand_in, _WHO)
+    places = _places(plan, as_numpy(who.column(0)), as_numpy(who.column(1)))
+    if np.any(np.diff(places) <= 0):
+        raise ArgumentError(
+            "Pictures lie in the rows of this dataset, which cannot change their order in place.",
+            hint="write a new dataset",
+            dataset=plan.readers[0].root,
+        )
+    said = {key for key, feature in plan.info.features.items() if feature.is_language}
+    moved = any(clip.start for clip in plan.clips)  # and with a clip's beginning, what is said
+    replaced, added = columns.replaced(said if moved else set()), columns.added
+    changed, new = [], []
+    for clip in clips:
+        changed.append(rows_batch(replaced, clip))
+        if len(added):
+            new.append(rows_batch(added, clip))
+    keep_rows(stand_in, ids[places], pa.Table.from_batches(changed, replaced))
+    change_columns(
+        stand_in,
+        remove=columns.removed,
+        rename=columns.renamed,
+        add=pa.Table.from_batches(new, added),
+    )
+
+
+def _places(plan: Plan, episode: np.ndarray, frame: np.ndarray) -> np.ndarray:
+    """Return where in the table the rows of all clips stand."""
+    reader = plan.readers[0]
+    found, problem = find_rows(reader.episodes, np.unique(plan.positions), episode, frame)
+    for what in problem.values():
+        raise TableError(what, hint="restore the table", dataset=reader.root)
+    return np.concatenate(
+        [
+            found[position][clip.start : clip.stop]
+            for clip, position in zip(plan.clips, plan.positions.tolist(), strict=True)
+        ]
+    )

@@ -151,7 +151,7 @@ def checkout(path: PathLike, version: int | str, *, dry_run: bool = False) -> Ve
     Raises:
         DatasetNotFoundError: There is no dataset.
         ArgumentError: It does not lie in Lance, there is no such version, or it is the newest.
-        DatasetBusyError: Someone is recording to the dataset, or editing it.
+        DatasetBusyError: Another process records to the dataset, or edits it.
         DiskFullError: There is no room; nothing changed.
     """
     root, table = _rows_table(path)

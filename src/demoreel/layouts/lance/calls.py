@@ -499,6 +499,14 @@ def _blob(place: Where, version: int, column: str, row: int) -> BlobFile | None:
     return blob
 
 
+def close_tables(folder: str) -> None:
+    """Let go of the tables in a folder, and of their blobs, whose files stay open otherwise."""
+    for cache in (_blobs, _tables):
+        for key in list(cache):
+            if isinstance(key[0], str) and os.path.dirname(key[0]) == folder:
+                cache.pop(key, None)
+
+
 def _keep(cache: OrderedDict[Any, Any], key: object, value: object, most: int) -> None:
     cache[key] = value
     while len(cache) > most:

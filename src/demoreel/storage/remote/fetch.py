@@ -110,13 +110,11 @@ def state_of(files: Mapping[str, FileInfo], uri: str) -> str:
     return hashlib.sha256(repr((uri, listed)).encode()).hexdigest()
 
 
-def remote_state(uri: str, storage_options: Mapping[str, Any] | None = None) -> str:
-    """Return letters that change when a file of a dataset does; costs a listing.
-
-    Raises:
-        DemoreelError: As ``list_files``.
-    """
-    store = store_of(uri, storage_options)
+def remote_state(
+    source: RemoteFolder | str, storage_options: Mapping[str, Any] | None = None
+) -> str:
+    """Return letters that change when a file of a dataset does; costs a listing."""
+    store = _store(source, storage_options)
     return state_of(list_files(store), store.uri)
 
 
