@@ -59,12 +59,15 @@ class DemoreelError(Exception):
     Args:
         what: What happened, one sentence.
         hint: What the user can do next.
-        **where: Where it happened: ``dataset=``, ``file=``, ``episode=``, ``camera=``, ...
+        **where: Where it happened: ``dataset=``, ``file=``, ``episode=``, ``camera=``, ... Besides,
+            ``code=`` is the code of the finding that ``demoreel.check`` makes of it.
     """
 
     def __init__(self, what: str, *, hint: str | None = None, **where: object) -> None:
         self.what = redacted(what)
         self.hint = None if hint is None else redacted(hint)
+        code = where.pop("code", None)
+        self.code = None if code is None else str(code)
         self.where = {name: called(value) for name, value in where.items() if value is not None}
         super().__init__(self._message())
 
@@ -80,7 +83,7 @@ class DemoreelError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process borders (DataLoader workers) with all their fields.
-        return (_rebuild, (type(self), self.what, self.hint, self.where))
+        return (_rebuild, (type(self), self.what, self.hint, {**self.where, "code": self.code}))
 
 
 _names: dict[str, str] = {}

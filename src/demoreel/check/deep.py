@@ -181,7 +181,7 @@ def _note(look: Look, source: _FrameSource, run: FrameRun) -> None:
         lost = f"; {len(damage.lost)} frames are lost with it" if len(damage.lost) > 1 else ""
         source.found(
             look,
-            "video-decodes-short" if damage.is_missing else "picture-undecodable",
+            damage.code,
             f"{damage.what.removesuffix('.')}{lost}.",
             count=len(damage.lost),
             episode=episode,

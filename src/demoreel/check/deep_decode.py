@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from demoreel.check.codes import code_for
 from demoreel.check.deep_watch import Levels, Watch, Watched, luma_of
 from demoreel.errors import DemoreelError, PictureError
 from demoreel.media.decode import Decoder, GopSpan, group_frames
@@ -34,13 +35,14 @@ class Damage:
         frame: The first of them, or the one that the codec stumbled over.
         lost: All of them.
         what: What the codec says.
-        is_missing: Whether it did not stumble, but gave fewer images than packets.
+        code: The finding's code; ``video-decodes-short`` where the codec gave no error, but fewer
+            frames than packets.
     """
 
     frame: int
     lost: tuple[int, ...]
     what: str
-    is_missing: bool = False
+    code: str = "picture-undecodable"
 
 
 @dataclass(slots=True)
@@ -101,7 +103,7 @@ def _damage(error: Exception, lost: tuple[int, ...]) -> Damage:
     what = error.what if isinstance(error, DemoreelError) else f"{type(error).__name__}: {error}."
     said = error.where.get("frame") if isinstance(error, DemoreelError) else None
     frame = said if isinstance(said, int) else lost[0]
-    return Damage(frame, lost, what, "gave no frame" in what)
+    return Damage(frame, lost, what, code_for(error, "picture-undecodable"))
 
 
 def image_job(first: int, encoded: list[bytes], wanted: Iterable[int], levels: Levels) -> Job:

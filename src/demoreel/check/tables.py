@@ -332,8 +332,7 @@ def _report_column(
         )
         return
     what = error.what if isinstance(error, TableError) else first_line(error)
-    code = "feature-shape" if "a row" in what else "feature-dtype"
-    look.found(code, what, feature=feature.key, file=name)
+    look.found(code_for(error, "feature-dtype"), what, feature=feature.key, file=name)
 
 
 def _missing(array: Any) -> int:
