@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from demoreel.check.episode_stats import EpisodeStats, read_episode_stats
 from demoreel.check.look import EACH, WHOLE, Look
+from demoreel.check.recorded_stats import EpisodeStats, read_episode_stats
 from demoreel.check.rows import Portion
 from demoreel.model import DEFAULT_FEATURES, Stats
 from demoreel.stats.running import combine
