@@ -21,7 +21,7 @@ from demoreel.layouts.persisted_files import WORKDIR
 from demoreel.model import Feature, PathTemplate
 from demoreel.model.episodes import LONGEST
 from demoreel.model.feature import flat_names
-from demoreel.storage.arrow import as_numpy
+from demoreel.storage.arrow import as_numpy, from_texts
 from demoreel.storage.links import links_out
 
 _SPLIT = re.compile(r"\s*(\d{1,18})\s*:\s*(\d{1,18})\s*")
@@ -226,7 +226,7 @@ def _check_episode_tasks(look: Look) -> None:
     used = set(named.unique().to_pylist())
     unknown = [text for text in used - set(tasks.texts) if text is not None]
     if unknown:
-        is_unknown = pc.is_in(named, pa.array(unknown, pa.string()))
+        is_unknown = pc.is_in(named, from_texts(unknown))
         offsets = as_numpy(lists.offsets)
         at = np.flatnonzero(as_numpy(is_unknown.cast(pa.uint8())))
         owners = np.searchsorted(offsets - offsets[0], at, side="right") - 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from demoreel.cli.options import Debug, Json, Quiet, SourcePath, Staging, place, use_staging
+from demoreel.cli.options import SourcePath, Staging, place
 from demoreel.cli.output import Output, console, count, duration, size
 
 if TYPE_CHECKING:
@@ -28,20 +28,18 @@ _STAGES = {
 
 
 def convert(
+    out: Output,
     source: SourcePath,
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TARGET]",
-            help="The folder to make, or a URI: s3://bucket/name.",
-            show_default=False,
-            parser=place,
+            metavar="[TARGET]", help="The folder to make, or a URI: s3://bucket/name.", parser=place
         ),
     ] = None,
     *,
     to: Annotated[
         Literal["lance-video", "lance-frames", "lance-native", "v3.0", "v2.1"],
-        typer.Option("--to", help="The layout to convert to.", show_default=False),
+        typer.Option("--to", help="The layout to convert to."),
     ],
     in_place: Annotated[
         bool,
@@ -55,33 +53,28 @@ def convert(
             "--table-name",
             metavar="NAME",
             help="Of lance-video and lance-frames: the table's name. The source's by default.",
-            show_default=False,
         ),
     ] = None,
     link: Annotated[
-        bool,
-        typer.Option("--link", help="Leave the videos where they are, and point at them."),
+        bool, typer.Option("--link", help="Leave the videos where they are, and point at them.")
     ] = False,
     image_codec: Annotated[
         Literal["jpeg", "png", "webp-lossless", "source"] | None,
         typer.Option(
             "--image-codec",
             help="Of lance-frames. By default source if no camera is a video, else jpeg.",
-            show_default=False,
         ),
     ] = None,
     jpeg_quality: Annotated[
         int, typer.Option("--jpeg-quality", metavar="N", help="1 to 100.")
     ] = 95,
     jpeg_subsampling: Annotated[
-        int,
-        typer.Option("--jpeg-subsampling", metavar="N", help="0: 4:4:4, 1: 4:2:2, 2: 4:2:0."),
+        int, typer.Option("--jpeg-subsampling", metavar="N", help="0: 4:4:4, 1: 4:2:2, 2: 4:2:0.")
     ] = 2,
     exact: Annotated[
         bool,
         typer.Option(
-            "--exact",
-            help="Of v2.1: encode anew the GOP that an episode begins inside of.",
+            "--exact", help="Of v2.1: encode anew the GOP that an episode begins inside of."
         ),
     ] = False,
     picture_stats: Annotated[
@@ -115,15 +108,9 @@ def convert(
         bool, typer.Option("--dry-run", help="Check everything, write nothing.")
     ] = False,
     jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", min=1, metavar="N", help="Threads. Every core.", show_default=False
-        ),
+        int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Threads. Every core.")
     ] = None,
     staging: Staging = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Write the dataset at SOURCE in another layout to TARGET.
 
@@ -133,8 +120,6 @@ def convert(
     """
     import demoreel
 
-    use_staging(staging)
-    out = Output(json=json, quiet=quiet, debug=debug)
     with _bar(out) as show:
         report = demoreel.convert(
             source,
@@ -158,7 +143,7 @@ def convert(
         )
     if out.json:
         out.result(report.to_json())
-    elif not quiet:
+    else:
         _tell(out, report)
 
 

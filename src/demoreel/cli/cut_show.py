@@ -50,13 +50,7 @@ def _plan_facts(plan: Plan, target: str) -> dict[str, Any]:
         for c in plan.clips
     ]
     sources = [source.path for source in plan.cutlist.sources]
-    return {
-        "path": target,
-        **plan.summary(),
-        "sources": sources,
-        "clips": clips,
-        "files": files,
-    }
+    return {"path": target, **plan.summary(), "sources": sources, "clips": clips, "files": files}
 
 
 def _files(plan: Plan, target: str) -> list[dict[str, Any]]:
