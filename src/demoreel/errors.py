@@ -23,7 +23,7 @@
     ├── ConversionError       (RuntimeError)       what was written is not what the source holds
     ├── RepairError           (RuntimeError)       nothing of a dataset can be saved
     ├── StoreError            (RuntimeError)       a store or the Hub does not give what it should
-    │   ├── AccessError       (PermissionError)    it wants other credentials
+    │   ├── AccessError       (PermissionError)    it requires other credentials
     │   ├── ObjectChangedError                     an object is not the one that was opened
     │   └── NewerRemoteError                       a push would take away what others have added
     └── MissingExtraError     (ImportError)        an optional dependency is not installed
@@ -123,6 +123,11 @@ def first_line(error: BaseException) -> str:
     """Return what an error says, in one line without a full stop."""
     text = str(error).strip()
     return text.splitlines()[0].rstrip(".") if text else type(error).__name__
+
+
+def count(number: int, thing: str) -> str:
+    """Return ``1 frame``, ``12,345 frames``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 class ShortageError(DemoreelError, RuntimeError):
@@ -301,7 +306,7 @@ class StoreError(DemoreelError, RuntimeError):
 
 
 class AccessError(StoreError, PermissionError):
-    """An object store or the Hub wants other credentials than it was shown."""
+    """An object store or the Hub requires other credentials."""
 
 
 class ObjectChangedError(StoreError):

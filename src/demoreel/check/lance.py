@@ -273,7 +273,7 @@ class _Opener:
         places = self._rows.get((camera, chunk, file), [])
         if len(places) != 1:
             code = "lance-video-twice" if places else "lance-video-missing"
-            look.found(code, f"{len(places)} rows of {self._table.name} hold it.", **where)
+            look.found(code, f"Rows of {self._table.name} that hold it: {len(places)}.", **where)
             return None
         try:
             stored = self._stored(places[0])

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from demoreel.check.look import FOLDER, INFO, Look
 from demoreel.check.recorded_stats import check_recorded_stats
-from demoreel.errors import MetadataError, UnsafePathError
+from demoreel.errors import MetadataError, UnsafePathError, count
 from demoreel.layouts.lance.schemas import column_names
 from demoreel.layouts.meta import EpisodeList
 from demoreel.layouts.persisted_files import WORKDIR
@@ -77,7 +77,8 @@ def _check_waiting(look: Look) -> None:
     if found.episodes:
         look.found(
             "episodes-waiting",
-            f"{len(found.episodes)} saved episodes ({found.frames} frames) wait to be committed.",
+            f"Saved episodes that are not committed yet: {len(found.episodes)}, with "
+            f"{count(found.frames, 'frame')}.",
             count=len(found.episodes),
             file=WORKDIR.as_posix(),
         )
@@ -299,7 +300,7 @@ def _check_names(look: Look, feature: Feature) -> None:
     if len(names) != math.prod(feature.shape):
         look.found(
             "feature-names-count",
-            f"{len(names)} names for {math.prod(feature.shape)} dimensions.",
+            f"{count(len(names), 'name')} for {count(math.prod(feature.shape), 'dimension')}.",
             feature=feature.key,
             file=INFO,
         )

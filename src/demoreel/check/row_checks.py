@@ -304,7 +304,7 @@ class RowValues:
             rows = np.flatnonzero(task == number)
             self._look.found(
                 "task-index-unknown",
-                f"{len(rows)} rows have the task_index {number}; there is no such task.",
+                f"There is no task {number}; rows with this task_index: {len(rows)}.",
                 count=len(rows),
                 episode=portion.episode[rows[0]],
                 file=portion.file,

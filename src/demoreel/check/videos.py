@@ -14,7 +14,7 @@ from demoreel.check.clips import check_clips
 from demoreel.check.codes import code_for
 from demoreel.check.look import Look
 from demoreel.check.rows import cores
-from demoreel.errors import VideoError
+from demoreel.errors import VideoError, count
 from demoreel.media.audio import tracks_of
 from demoreel.media.packets import Codec
 from demoreel.media.video import Video, open_video
@@ -118,10 +118,14 @@ def _opener(look: Look, camera: str) -> OpenVideo:
         size = look.files.get(name)
         if size is None or size < 0:
             if camera not in look.misplaced:
-                look.found("video-missing", f"It should hold {_episodes(positions)}.", **where)
+                look.found(
+                    "video-missing", f"It should hold {count(len(positions), 'episode')}.", **where
+                )
             return None
         if size == 0:
-            look.found("video-empty", f"It should hold {_episodes(positions)}.", **where)
+            look.found(
+                "video-empty", f"It should hold {count(len(positions), 'episode')}.", **where
+            )
             return None
         try:
             return open_video(look.root / name)
@@ -130,10 +134,6 @@ def _opener(look: Look, camera: str) -> OpenVideo:
             return None
 
     return opened
-
-
-def _episodes(positions: np.ndarray) -> str:
-    return f"{len(positions)} episode{'' if len(positions) == 1 else 's'}"
 
 
 def _check_as_declared(look: Look, feature: Feature, name: str, video: Video) -> None:

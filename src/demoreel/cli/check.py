@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from demoreel.cli.options import DatasetPaths, Staging
-from demoreel.cli.output import Output, count, size
-from demoreel.errors import ArgumentError
+from demoreel.cli.output import Output, size
+from demoreel.errors import ArgumentError, count
 
 if TYPE_CHECKING:
     from demoreel.check.report import Report

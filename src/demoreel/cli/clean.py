@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from demoreel.cli.options import DatasetPath
-from demoreel.cli.output import Output, TableColumn, count, size
-from demoreel.errors import ArgumentError
+from demoreel.cli.output import Output, TableColumn, size
+from demoreel.errors import ArgumentError, count
 
 if TYPE_CHECKING:
     from demoreel.run.clean import Cleaned, Leftover

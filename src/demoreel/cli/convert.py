@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from demoreel.cli.options import SourcePath, Staging, place
-from demoreel.cli.output import Output, console, count, duration, size
+from demoreel.cli.output import Output, console, duration, size
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.convert.progress import Progress
@@ -182,7 +183,7 @@ def _tell(out: Output, report: ConvertReport) -> None:
     if report.videos:
         what.append(f"{count(report.videos, 'video')} ({size(report.video_bytes)})")
     if report.image_codec:
-        what.append(f"pictures as {report.image_codec}")
+        what.append(f"images as {report.image_codec}")
     did = "would write" if report.dry_run else "wrote"
     out.note(f"{did} {report.target} as {report.to}: {', '.join(what)}")
     for note in report.notes:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from demoreel.cli.options import name_of_place
-from demoreel.cli.output import Output, TableColumn, count, size
+from demoreel.cli.output import Output, TableColumn, size
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.edit.plan import Plan

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from demoreel.cli.options import Staging, place
-from demoreel.cli.output import Output, TableColumn, count
+from demoreel.cli.output import Output, TableColumn
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.edit.diff.difference import Difference, DifferencePlace, StatisticDifference

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from demoreel.cli.options import DatasetPath, DryRun, name_of_place, only_here
-from demoreel.cli.output import Output, count
+from demoreel.cli.output import Output
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.record.finish import Finished

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from demoreel.cli.options import DatasetPath, name_of_place
-from demoreel.cli.output import Output, TableColumn, count, duration, size
-from demoreel.errors import TableError
+from demoreel.cli.output import Output, TableColumn, duration, size
+from demoreel.errors import TableError, count
 
 if TYPE_CHECKING:
     from demoreel.model import Feature

@@ -27,7 +27,7 @@ def place(text: str) -> str:
 
 def name_of_place(place: str) -> str:
     """Return the name of a dataset: the last part of its path."""
-    return place.rsplit("/", 1)[-1] if is_uri(place) else Path(place).resolve().name
+    return Path(place).resolve().name
 
 
 def only_here(place: str, what: str) -> None:

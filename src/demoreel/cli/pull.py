@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from demoreel.cli.options import episode_numbers
-from demoreel.cli.output import Output, count, size
+from demoreel.cli.output import Output, size
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.hub.pull import Pulled

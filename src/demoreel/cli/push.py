@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from demoreel.cli.options import DatasetPath
-from demoreel.cli.output import Output, count, size
+from demoreel.cli.output import Output, size
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.hub.plan import PushReport

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from demoreel.cli.output import Output, console, count, duration, size
-from demoreel.errors import ArgumentError
+from demoreel.cli.output import Output, console, duration, size
+from demoreel.errors import ArgumentError, count
 
 if TYPE_CHECKING:
     from demoreel.record.clock import EpisodeReport

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from demoreel.cli.options import DatasetPath, DryRun, Staging, TargetOrNone
-from demoreel.cli.output import Output, count
+from demoreel.cli.output import Output
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.repair.report import Repaired

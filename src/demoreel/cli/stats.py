@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from demoreel.cli.options import DatasetPath, DryRun, name_of_place, only_here
-from demoreel.cli.output import Output, TableColumn, count
-from demoreel.errors import ArgumentError, MetadataError, UnfinishedError
+from demoreel.cli.output import Output, TableColumn
+from demoreel.errors import ArgumentError, MetadataError, UnfinishedError, count
 from demoreel.storage.store import is_uri
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from demoreel.cli.options import DatasetPath, only_here
-from demoreel.cli.output import Output, TableColumn, count
+from demoreel.cli.output import Output, TableColumn
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.edit.in_place.versions import Version

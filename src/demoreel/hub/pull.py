@@ -138,7 +138,7 @@ def pull(
             the error says what.
         OutOfRangeError: An episode does not exist.
         UnsafePathError: A file's name would lead outside the folder.
-        AccessError: The Hub wants another token.
+        AccessError: The Hub requires another token.
         StoreError: The Hub does not answer as it should, or a file arrived damaged.
         DiskFullError: There is no room.
         ArgumentError: An argument makes no sense.
