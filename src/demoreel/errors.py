@@ -23,7 +23,7 @@
     ├── ConversionError       (RuntimeError)       what was written is not what the source holds
     ├── RepairError           (RuntimeError)       nothing of a dataset can be saved
     ├── StoreError            (RuntimeError)       a store or the Hub does not give what it should
-    │   ├── AccessError       (PermissionError)    it wants other credentials
+    │   ├── AccessError       (PermissionError)    it requires other credentials
     │   ├── ObjectChangedError                     an object is not the one that was opened
     │   └── NewerRemoteError                       a push would take away what others have added
     └── MissingExtraError     (ImportError)        an optional dependency is not installed
@@ -59,12 +59,15 @@ class DemoreelError(Exception):
     Args:
         what: What happened, one sentence.
         hint: What the user can do next.
-        **where: Where it happened: ``dataset=``, ``file=``, ``episode=``, ``camera=``, ...
+        **where: Where it happened: ``dataset=``, ``file=``, ``episode=``, ``camera=``, ... Besides,
+            ``code=`` is the code of the finding that ``demoreel.check`` makes of it.
     """
 
     def __init__(self, what: str, *, hint: str | None = None, **where: object) -> None:
         self.what = redacted(what)
         self.hint = None if hint is None else redacted(hint)
+        code = where.pop("code", None)
+        self.code = None if code is None else str(code)
         self.where = {name: called(value) for name, value in where.items() if value is not None}
         super().__init__(self._message())
 
@@ -80,7 +83,7 @@ class DemoreelError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process borders (DataLoader workers) with all their fields.
-        return (_rebuild, (type(self), self.what, self.hint, self.where))
+        return (_rebuild, (type(self), self.what, self.hint, {**self.where, "code": self.code}))
 
 
 _names: dict[str, str] = {}
@@ -120,6 +123,11 @@ def first_line(error: BaseException) -> str:
     """Return what an error says, in one line without a full stop."""
     text = str(error).strip()
     return text.splitlines()[0].rstrip(".") if text else type(error).__name__
+
+
+def count(number: int, thing: str) -> str:
+    """Return ``1 frame``, ``12,345 frames``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 class ShortageError(DemoreelError, RuntimeError):
@@ -298,7 +306,7 @@ class StoreError(DemoreelError, RuntimeError):
 
 
 class AccessError(StoreError, PermissionError):
-    """An object store or the Hub wants other credentials than it was shown."""
+    """An object store or the Hub requires other credentials."""
 
 
 class ObjectChangedError(StoreError):

@@ -104,11 +104,11 @@ def test_five_copies_are_four_findings(tmp_path):
 def test_a_command_finds_leaks(base, tmp_path):
     from typer.testing import CliRunner
 
-    from demoreel.cli.app import app
+    from demoreel.cli.app import make_app
 
     shutil.copytree(base("v3-moves"), tmp_path / "val")
     result = CliRunner().invoke(
-        app, ["check", str(base("v3-moves")), str(tmp_path / "val"), "--leaks"]
+        make_app(), ["check", str(base("v3-moves")), str(tmp_path / "val"), "--leaks"]
     )
     assert result.exit_code == 2
     assert "leak-episode" in result.output

@@ -143,9 +143,9 @@ def test_a_page_needs_a_folder(base, tmp_path):
 def test_the_command_writes_it(base, tmp_path):
     from typer.testing import CliRunner
 
-    from demoreel.cli.app import app
+    from demoreel.cli.app import make_app
 
     target = tmp_path / "report.html"
-    result = CliRunner().invoke(app, ["check", str(base("v3-moves")), "--html", str(target)])
+    result = CliRunner().invoke(make_app(), ["check", str(base("v3-moves")), "--html", str(target)])
     assert result.exit_code == 0, result.output
     Parsed(target.read_text())

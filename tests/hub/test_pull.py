@@ -177,6 +177,19 @@ def test_killed_while_a_file_comes(hub, source, tmp_path):
     assert beside(tmp_path / "here") == []
 
 
+def test_killed_after_the_target_had_appeared(hub, source, tmp_path, monkeypatch):
+    hub.seed("me/task", source, tag="v3.0")
+    with monkeypatch.context() as killed:
+        killed.setattr("demoreel.storage.commit.staging.remove_hidden", lambda folder: None)
+        demoreel.pull("me/task", tmp_path / "here")
+    assert len(beside(tmp_path / "here")) == 1
+    hub.reset_log()
+    assert demoreel.pull("me/task", tmp_path / "here", overwrite=True).was_up_to_date
+    assert fetched(hub) == []
+    assert contents(tmp_path / "here") == contents(source)
+    assert beside(tmp_path / "here") == []
+
+
 def test_ctrl_c_ends_it_at_once(hub, source, tmp_path):
     hub.seed("me/task", source, tag="v3.0")
     code = (

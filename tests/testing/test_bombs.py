@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from demoreel.cli.app import app
+from demoreel.cli.app import make_app
 from support.fuzz import make_bases
 from support.fuzz.bases import BASES
 from support.fuzz.bombs import BOMBS, MEMORY, SECONDS, STORES, bomb_cases, run_bomb
@@ -30,7 +30,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_every_way_in_is_tried():
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(make_app())
     assert uncovered(sorted(command.commands)) == []
 
 

@@ -18,7 +18,7 @@ from demoreel.media.video import Video, open_video
 from demoreel.storage.names import OLD_METADATA
 
 _CLAIMED = re.compile(r"(\d+) frames are claimed")
-_A_FEW_FRAMES = 2  # that overlap where someone rounded; more, and an episode starts in another
+_A_FEW_FRAMES = 2  # that overlap by rounding; more, and an episode starts in another
 _FLOAT_SLACK = 2.0**-23
 _LARGEST = 1e9  # seconds
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from demoreel.errors import DemoreelError
 from demoreel.model.limits import exceeds_limit
 
 Severity = Literal["error", "warning", "hint"]
@@ -46,8 +47,10 @@ error, warning, hint = partial(Code, "error"), partial(Code, "warning"), partial
 
 
 def code_for(error: BaseException, otherwise: str) -> str:
-    """Return the code of an error: ``limit-exceeded`` where it is about a limit."""
-    return "limit-exceeded" if exceeds_limit(error) else otherwise
+    """Return the code of an error: ``limit-exceeded`` where it is about a limit, else its own."""
+    if exceeds_limit(error):
+        return "limit-exceeded"
+    return (error.code if isinstance(error, DemoreelError) else None) or otherwise
 
 
 def rank(severity: Severity) -> int:

@@ -2,11 +2,15 @@
 
 Frames that do not decode are errors. Black, frozen and repeated frames and cameras that jump are
 judged for each episode; what episodes look like is kept for the search for duplicates.
+
+Frames are decoded in runs of a few hundred that begin with a keyframe: long enough that codecs are
+not started anew all the time, short enough that two threads share one video. A run returns a few
+numbers a frame, so memory does not grow with the dataset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,17 +18,23 @@ from typing import Any
 import numpy as np
 
 from demoreel.check.clips import LocatedVideo, located_videos
-from demoreel.check.deep_decode import Damage, FrameRun, Job, image_job, video_runs
-from demoreel.check.deep_watch import MOMENTS, Levels, Watched, joined
+from demoreel.check.codes import code_for
+from demoreel.check.deep_watch import MOMENTS, Levels, Watch, Watched, joined, luma_of
 from demoreel.check.look import Look
 from demoreel.check.motion_measure import as_signal, runs
 from demoreel.check.rows import cores
 from demoreel.errors import DemoreelError, PictureError, refuse_shortage
-from demoreel.media.decode import Decoder
+from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.images import decode_depth_image, decode_image
-from demoreel.read.in_order import one_by_one
+from demoreel.media.video import Video
+from demoreel.read.in_order import one_by_one, runs_of
 
-_IMAGES_AT_ONCE = 128  # from tables
+_FRAMES_OF_A_RUN = 256
+_BYTES_OF_A_RUN = 16 << 20
+_IMAGES_OF_A_RUN = 128  # from tables
+
+# What broken bytes can do to a decoder, beside the errors that it foresees.
+_BROKEN = (DemoreelError, ValueError, IndexError, OSError, MemoryError, OverflowError)
 
 _MOVED = 0.05  # of an episode's range
 _NOISE = 4  # times the usual step: less than that is noise
@@ -33,6 +43,108 @@ _WHOLE_FRAME = 0.5  # of its pixels
 _ORDINARY = 0.9  # quantile of changes
 _FEW_CHANGES = 10
 _LOOK_AHEAD = 0.5  # seconds in which a robot that moves gets somewhere
+
+
+@dataclass(frozen=True, slots=True)
+class _Damage:
+    """Frames that do not decode.
+
+    Attributes:
+        frame: The first of them, or the one that the codec stumbled over.
+        lost: All of them.
+        what: What the codec says.
+        code: The finding's code; ``video-decodes-short`` where the codec gave no error, but fewer
+            frames than packets.
+    """
+
+    frame: int
+    lost: tuple[int, ...]
+    what: str
+    code: str = "picture-undecodable"
+
+
+@dataclass(slots=True)
+class _FrameRun:
+    """What one run brought back."""
+
+    watched: Watched
+    damage: list[_Damage] = field(default_factory=list)
+
+
+_Job = Callable[[Decoder], _FrameRun]
+
+
+def _video_runs(video: Video, wanted: Iterable[int], levels: Levels) -> Iterator[_Job]:
+    """Yield the jobs that decode all of a video, in order.
+
+    Args:
+        video: The video.
+        wanted: Frames whose appearance is noted.
+        levels: See ``Watch``.
+    """
+    chosen = np.unique(np.fromiter(wanted, np.int64))
+    every = np.arange(video.index.frames)
+    for first, stop in runs_of(
+        video.index, every, least=_FRAMES_OF_A_RUN, most_bytes=_BYTES_OF_A_RUN
+    ):
+        begin, end = np.searchsorted(chosen, [first, stop])
+        yield _video_job(video, every[first:stop], chosen[begin:end].tolist(), levels)
+
+
+def _video_job(video: Video, frames: np.ndarray, wanted: list[int], levels: Levels) -> _Job:
+    def watch(decoder: Decoder, groups: list[tuple[int, ...]]) -> _FrameRun:
+        seen = Watch(wanted, levels)
+        damage = []
+        for group in groups:
+            shown: set[int] = set()
+            try:
+                span = GopSpan(video.index, video.file, video.name, group)
+                for number, frame in decoder.frames(span):
+                    shown.add(number)
+                    seen.add(number, *luma_of(frame))
+            except _BROKEN as error:
+                lost = tuple(n for n in group if n not in shown) or group[-1:]
+                damage.append(_damage(error, lost))
+        return _FrameRun(seen.seen(), damage)
+
+    def decode(decoder: Decoder) -> _FrameRun:
+        whole = watch(decoder, [tuple(frames.tolist())])
+        if not whole.damage:
+            return whole
+        # Once more, GOP by GOP, so that damage costs no more than its own.
+        return watch(decoder, group_frames(video.index, frames))
+
+    return decode
+
+
+def _damage(error: Exception, lost: tuple[int, ...]) -> _Damage:
+    what = error.what if isinstance(error, DemoreelError) else f"{type(error).__name__}: {error}."
+    said = error.where.get("frame") if isinstance(error, DemoreelError) else None
+    frame = said if isinstance(said, int) else lost[0]
+    return _Damage(frame, lost, what, code_for(error, "picture-undecodable"))
+
+
+def _image_job(first: int, encoded: list[bytes], wanted: Iterable[int], levels: Levels) -> _Job:
+    """Return the job that decodes images from a table.
+
+    Args:
+        first: The first one's number.
+        encoded: The images.
+        wanted: Numbers of those whose appearance is noted.
+        levels: See ``Watch``.
+    """
+
+    def decode(decoder: Decoder) -> _FrameRun:
+        watch = Watch(wanted, levels)
+        damage = []
+        for number, data in enumerate(encoded, first):
+            try:
+                watch.add(number, decode_image(data, on_desk=True))
+            except PictureError as error:
+                damage.append(_Damage(number, (number,), error.what))
+        return _FrameRun(watch.seen(), damage)
+
+    return decode
 
 
 @dataclass
@@ -93,11 +205,11 @@ def check_deep(look: Look) -> None:
     look.facts["decoded"] = frames
 
 
-def _run(source: _FrameSource, job: Job, decoder: Decoder) -> list[tuple[_FrameSource, FrameRun]]:
+def _run(source: _FrameSource, job: _Job, decoder: Decoder) -> list[tuple[_FrameSource, _FrameRun]]:
     return [(source, job(decoder))]
 
 
-def _jobs(look: Look) -> Iterator[tuple[_FrameSource, Job]]:
+def _jobs(look: Look) -> Iterator[tuple[_FrameSource, _Job]]:
     assert look.info is not None
     levels = _levels(look)
     for camera in look.info.cameras:
@@ -107,7 +219,7 @@ def _jobs(look: Look) -> Iterator[tuple[_FrameSource, Job]]:
                     camera, located.name, located.positions, located.first, located.step
                 )
                 wanted = _moments(look, located)
-                for job in video_runs(located.video, wanted, levels):
+                for job in _video_runs(located.video, wanted, levels):
                     yield source, job
         else:
             yield from _jobs_of_tables(look, camera, levels)
@@ -131,7 +243,7 @@ def moments_of(length: int) -> list[int]:
     return [round(moment * (length - 1)) for moment in MOMENTS]
 
 
-def _jobs_of_tables(look: Look, camera: str, levels: Levels) -> Iterator[tuple[_FrameSource, Job]]:
+def _jobs_of_tables(look: Look, camera: str, levels: Levels) -> Iterator[tuple[_FrameSource, _Job]]:
     assert look.episodes is not None
     reader = look.reader
     if reader is None or camera not in reader.info.features or not reader.in_tables(camera):
@@ -147,8 +259,8 @@ def _jobs_of_tables(look: Look, camera: str, levels: Levels) -> Iterator[tuple[_
             refuse_shortage(error)
             continue
         source = _FrameSource(camera, file, np.array([position]), np.array([0]))
-        for first in range(0, length, _IMAGES_AT_ONCE):
-            rows = np.arange(start + first, start + min(first + _IMAGES_AT_ONCE, length))
+        for first in range(0, length, _IMAGES_OF_A_RUN):
+            rows = np.arange(start + first, start + min(first + _IMAGES_OF_A_RUN, length))
             try:
                 encoded = reader.encoded(rows, camera)
             except DemoreelError as error:
@@ -156,7 +268,7 @@ def _jobs_of_tables(look: Look, camera: str, levels: Levels) -> Iterator[tuple[_
                 break  # its table is broken, which the checks of tables report
             if first == 0 and reader.info.features[camera].is_depth and encoded:
                 _check_depth(look, camera, episode, file, encoded[0])
-            yield source, image_job(first, encoded, moments_of(length), levels)
+            yield source, _image_job(first, encoded, moments_of(length), levels)
 
 
 def _check_depth(look: Look, camera: str, episode: int, file: str, data: bytes) -> None:
@@ -174,14 +286,14 @@ def _check_depth(look: Look, camera: str, episode: int, file: str, data: bytes) 
         look.found("picture-kind", said, camera=camera, episode=episode, file=file)
 
 
-def _note(look: Look, source: _FrameSource, run: FrameRun) -> None:
+def _note(look: Look, source: _FrameSource, run: _FrameRun) -> None:
     source.parts.append(run.watched)
     for damage in run.damage:
         episode, frame = _place(look, source, damage)
         lost = f"; {len(damage.lost)} frames are lost with it" if len(damage.lost) > 1 else ""
         source.found(
             look,
-            "video-decodes-short" if damage.is_missing else "picture-undecodable",
+            damage.code,
             f"{damage.what.removesuffix('.')}{lost}.",
             count=len(damage.lost),
             episode=episode,
@@ -189,7 +301,7 @@ def _note(look: Look, source: _FrameSource, run: FrameRun) -> None:
         )
 
 
-def _place(look: Look, source: _FrameSource, damage: Damage) -> tuple[int | None, int]:
+def _place(look: Look, source: _FrameSource, damage: _Damage) -> tuple[int | None, int]:
     """Return the episode and its frame that a damage hits; the video's frame if there is none."""
     assert look.episodes is not None
     length = look.episodes.length[source.positions]

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from demoreel.check.codes import code_for
 from demoreel.check.look import Look
-from demoreel.check.videos import check_camera, report_unreadable
+from demoreel.check.videos import check_camera
 from demoreel.errors import (
     DemoreelError,
     TableError,
@@ -272,7 +273,7 @@ class _Opener:
         places = self._rows.get((camera, chunk, file), [])
         if len(places) != 1:
             code = "lance-video-twice" if places else "lance-video-missing"
-            look.found(code, f"{len(places)} rows of {self._table.name} hold it.", **where)
+            look.found(code, f"Rows of {self._table.name} that hold it: {len(places)}.", **where)
             return None
         try:
             stored = self._stored(places[0])
@@ -289,12 +290,9 @@ class _Opener:
         return None
 
     def _report(self, error: VideoError, where: dict[str, Any]) -> None:
-        if "packet index stored" in error.what:
-            self._look.found("lance-packet-index", error.what, **where)
-        elif isinstance(error.__cause__, LanceFailure) or "holds no bytes" in error.what:
-            self._look.found("lance-blob-missing", error.what, **where)
-        else:
-            report_unreadable(self._look, error, **where)
+        lost = isinstance(error.__cause__, LanceFailure)
+        otherwise = "lance-blob-missing" if lost else "video-unreadable"
+        self._look.found(code_for(error, otherwise), error.what, **where)
 
     def _values(self, place: int, *columns: str) -> list[Any]:
         row = self._table.take(np.array([place]), columns)

@@ -45,7 +45,7 @@ from demoreel.model import Info, Stats
 from demoreel.model.episodes import usable_episodes
 from demoreel.model.problems import Problem
 from demoreel.storage.arrow import UNREADABLE as _UNREADABLE
-from demoreel.storage.arrow import as_numpy
+from demoreel.storage.arrow import as_numpy, from_numpy
 from demoreel.storage.commit.consistent import FolderState
 from demoreel.storage.commit.journal import is_in_place, is_pending
 from demoreel.storage.commit.writer_lock import is_held
@@ -291,10 +291,7 @@ class Look:
         every = {name: column[chosen] for name, column in listing.columns.items()}
         tasks = listing.tasks
         if tasks is not None and not np.array_equal(chosen, np.arange(len(listing))):
-            # Not ``pa.array``: that imports pandas, which takes longer than all the rest.
-            places = np.ascontiguousarray(chosen, np.int64)
-            buffers = [None, pa.py_buffer(places)]
-            tasks = tasks.take(pa.Array.from_buffers(pa.int64(), len(places), buffers))
+            tasks = tasks.take(from_numpy(chosen))
         is_whole = listing.is_whole and len(chosen) == len(listing)
         return Usable(index[chosen], length[chosen], every, tasks, is_whole, chosen)
 

@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 
 from demoreel.check.look import FOLDER, INFO, Look
 from demoreel.check.recorded_stats import check_recorded_stats
-from demoreel.errors import MetadataError, UnsafePathError
+from demoreel.errors import MetadataError, UnsafePathError, count
 from demoreel.layouts.lance.schemas import column_names
 from demoreel.layouts.meta import EpisodeList
 from demoreel.layouts.persisted_files import WORKDIR
 from demoreel.model import Feature, PathTemplate
 from demoreel.model.episodes import LONGEST
 from demoreel.model.feature import flat_names
-from demoreel.storage.arrow import as_numpy
+from demoreel.storage.arrow import as_numpy, from_texts
 from demoreel.storage.links import links_out
 
 _SPLIT = re.compile(r"\s*(\d{1,18})\s*:\s*(\d{1,18})\s*")
@@ -77,7 +77,8 @@ def _check_waiting(look: Look) -> None:
     if found.episodes:
         look.found(
             "episodes-waiting",
-            f"{len(found.episodes)} saved episodes ({found.frames} frames) wait to be committed.",
+            f"Saved episodes that are not committed yet: {len(found.episodes)}, with "
+            f"{count(found.frames, 'frame')}.",
             count=len(found.episodes),
             file=WORKDIR.as_posix(),
         )
@@ -226,7 +227,7 @@ def _check_episode_tasks(look: Look) -> None:
     used = set(named.unique().to_pylist())
     unknown = [text for text in used - set(tasks.texts) if text is not None]
     if unknown:
-        is_unknown = pc.is_in(named, pa.array(unknown, pa.string()))
+        is_unknown = pc.is_in(named, from_texts(unknown))
         offsets = as_numpy(lists.offsets)
         at = np.flatnonzero(as_numpy(is_unknown.cast(pa.uint8())))
         owners = np.searchsorted(offsets - offsets[0], at, side="right") - 1
@@ -299,7 +300,7 @@ def _check_names(look: Look, feature: Feature) -> None:
     if len(names) != math.prod(feature.shape):
         look.found(
             "feature-names-count",
-            f"{len(names)} names for {math.prod(feature.shape)} dimensions.",
+            f"{count(len(names), 'name')} for {count(math.prod(feature.shape), 'dimension')}.",
             feature=feature.key,
             file=INFO,
         )

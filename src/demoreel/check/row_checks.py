@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from demoreel.check.episode_stats import EpisodeStats, read_episode_stats
 from demoreel.check.look import EACH, WHOLE, Look
+from demoreel.check.recorded_stats import EpisodeStats, read_episode_stats
 from demoreel.check.rows import Portion
 from demoreel.model import DEFAULT_FEATURES, Stats
 from demoreel.stats.running import combine
@@ -304,7 +304,7 @@ class RowValues:
             rows = np.flatnonzero(task == number)
             self._look.found(
                 "task-index-unknown",
-                f"{len(rows)} rows have the task_index {number}; there is no such task.",
+                f"There is no task {number}; rows with this task_index: {len(rows)}.",
                 count=len(rows),
                 episode=portion.episode[rows[0]],
                 file=portion.file,

@@ -107,9 +107,11 @@ def check(
         *paths: The datasets' folders, or their URIs.
         deep: Also decode every frame of every camera.
         leaks: Also look for episodes that are in several of the datasets.
-        only: Run only these families of checks; by default all.
-        thresholds: Values for thresholds, by name; names and defaults are in docs/checks.md and
-            ``demoreel.check.thresholds.THRESHOLDS``.
+        only: Run only these families of checks: ``metadata``, ``table``, ``video``, ``lance``,
+            ``motion``, ``deep``, ``duplicate``. None runs all of them; ``deep`` still needs
+            ``deep=True``.
+        thresholds: Values for thresholds, by name, e.g. ``{"idle_seconds": 5}``; names and defaults
+            are in docs/checks.md and ``demoreel.check.thresholds.THRESHOLDS``.
         storage_options: Options of the object store, as for ``demoreel.open``.
         allow_external: Folders or URIs outside the dataset that its Lance tables may point into; as
             for ``demoreel.open``.

@@ -19,7 +19,14 @@ from demoreel.check.codes import code_for
 from demoreel.check.look import UNREADABLE, Look
 from demoreel.check.row_checks import RowPlaces
 from demoreel.check.rows import Portion, Portions, RowCheck, cores, scan_rows, whole_episodes
-from demoreel.errors import DemoreelError, MetadataError, TableError, first_line, refuse_shortage
+from demoreel.errors import (
+    DemoreelError,
+    MetadataError,
+    TableError,
+    count,
+    first_line,
+    refuse_shortage,
+)
 from demoreel.layouts import arrow_in
 from demoreel.layouts.lance.schemas import column_names
 from demoreel.layouts.lance.tables import LanceTable
@@ -85,7 +92,7 @@ def _report_missing(look: Look, named: dict[str, np.ndarray]) -> None:
         if name not in look.files:
             look.found(
                 "table-missing",
-                f"It should hold {len(positions)} episodes.",
+                f"It should hold {count(len(positions), 'episode')}.",
                 episode=look.episodes.index[positions[0]],
                 file=name,
             )
@@ -283,7 +290,7 @@ def _check_others(look: Look, name: str, footer: Any, stored: Features) -> None:
             elif feature.is_string and missing:
                 look.found(
                     "value-missing",
-                    f"{missing} values of {feature.key} are missing.",
+                    f"Missing values of {feature.key}: {missing}.",
                     count=missing,
                     feature=feature.key,
                     file=name,
@@ -294,7 +301,7 @@ def _report_images(look: Look, name: str, feature: Feature, missing: int) -> Non
     if missing:
         look.found(
             "picture-missing",
-            f"{missing} images of {feature.key} are missing or empty.",
+            f"Missing or empty images of {feature.key}: {missing}.",
             count=missing,
             camera=feature.key,
             file=name,
@@ -325,15 +332,14 @@ def _report_column(
     if missing:
         look.found(
             "value-missing",
-            f"{missing} values of {feature.key} are missing.",
+            f"Missing values of {feature.key}: {missing}.",
             count=missing,
             feature=feature.key,
             file=name,
         )
         return
     what = error.what if isinstance(error, TableError) else first_line(error)
-    code = "feature-shape" if "a row" in what else "feature-dtype"
-    look.found(code, what, feature=feature.key, file=name)
+    look.found(code_for(error, "feature-dtype"), what, feature=feature.key, file=name)
 
 
 def _missing(array: Any) -> int:

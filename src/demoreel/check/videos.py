@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from demoreel.check.clips import check_clips
+from demoreel.check.codes import code_for
 from demoreel.check.look import Look
 from demoreel.check.rows import cores
-from demoreel.errors import VideoError
+from demoreel.errors import VideoError, count
 from demoreel.media.audio import tracks_of
 from demoreel.media.packets import Codec
 from demoreel.media.video import Video, open_video
@@ -117,34 +118,22 @@ def _opener(look: Look, camera: str) -> OpenVideo:
         size = look.files.get(name)
         if size is None or size < 0:
             if camera not in look.misplaced:
-                look.found("video-missing", f"It should hold {_episodes(positions)}.", **where)
+                look.found(
+                    "video-missing", f"It should hold {count(len(positions), 'episode')}.", **where
+                )
             return None
         if size == 0:
-            look.found("video-empty", f"It should hold {_episodes(positions)}.", **where)
+            look.found(
+                "video-empty", f"It should hold {count(len(positions), 'episode')}.", **where
+            )
             return None
         try:
             return open_video(look.root / name)
         except VideoError as error:
-            report_unreadable(look, error, **where)
+            look.found(code_for(error, "video-unreadable"), error.what, **where)
             return None
 
     return opened
-
-
-def _episodes(positions: np.ndarray) -> str:
-    return f"{len(positions)} episode{'' if len(positions) == 1 else 's'}"
-
-
-def report_unreadable(look: Look, error: VideoError, **where: Any) -> None:
-    """Report a video that does not open, by what is wrong with it."""
-    said = error.what
-    if "moov" in said:
-        code = "video-unfinished"
-    elif "its packets need" in said:
-        code = "video-truncated"
-    else:
-        code = "video-empty" if "0 bytes" in said else "video-unreadable"
-    look.found(code, said, **where)
 
 
 def _check_as_declared(look: Look, feature: Feature, name: str, video: Video) -> None:

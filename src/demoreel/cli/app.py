@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
@@ -12,25 +13,8 @@ from typing import Annotated, Any
 import typer
 
 import demoreel
-from demoreel.cli.bench import bench
-from demoreel.cli.check import check
-from demoreel.cli.clean import clean
-from demoreel.cli.convert import convert
-from demoreel.cli.cut import app as cut_verbs
-from demoreel.cli.diff import diff
-from demoreel.cli.episodes import episodes
-from demoreel.cli.finish import finish
-from demoreel.cli.frame import frame
-from demoreel.cli.info import info
-from demoreel.cli.options import opens_datasets
+from demoreel.cli.options import command
 from demoreel.cli.output import paint_error, plain_lines
-from demoreel.cli.pull import pull
-from demoreel.cli.push import push
-from demoreel.cli.record import record
-from demoreel.cli.repair import repair
-from demoreel.cli.sql import sql
-from demoreel.cli.stats import stats
-from demoreel.cli.versions import checkout, tag, versions
 from demoreel.errors import (
     ArgumentError,
     DemoreelError,
@@ -42,18 +26,13 @@ from demoreel.errors import (
     shortage,
 )
 
-# Plain help starts three times faster than a decorated one, and reads the same when piped.
-app = typer.Typer(
-    name="demoreel",
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for _verb in (info, episodes, frame, bench, sql, stats, convert, record, diff, check, repair, push):
-    app.command()(opens_datasets(_verb))
-for _command in (pull, finish, versions, tag, checkout, clean):
-    app.command()(opens_datasets(_command))
-app.add_typer(cut_verbs)
+_MODULES = {
+    **{name: name for name in ("info", "episodes", "frame", "bench", "sql", "stats", "convert")},
+    **{name: name for name in ("record", "diff", "check", "repair", "push", "pull", "finish")},
+    **dict.fromkeys(("versions", "tag", "checkout"), "versions"),
+    **{name: name for name in ("clean", "cut")},
+}
+"""The module of each verb, in the order of the help."""
 
 # Typer releases carry click's exceptions with them or import them; either way this is their base.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
@@ -67,7 +46,28 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+def make_app(verb: str | None = None) -> typer.Typer:
+    """Return the command with all verbs; with this one alone, if there is such a verb.
+
+    A command that is run needs no other verb: importing all of them takes longer than many do.
+    """
+    # Plain help starts three times faster than a decorated one, and reads the same when piped.
+    app = typer.Typer(
+        name="demoreel",
+        rich_markup_mode=None,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_demoreel)
+    for name in [verb] if verb in _MODULES else _MODULES:
+        module = importlib.import_module(f"demoreel.cli.{_MODULES[name]}")
+        if name == "cut":
+            app.add_typer(module.app)
+        else:
+            app.command()(command(getattr(module, name)))
+    return app
+
+
 def _demoreel(
     version: Annotated[
         bool,
@@ -92,12 +92,12 @@ def run(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments or os.environ.get("DEMOREEL_DEBUG", "0") not in ("", "0")
     try:
         # Not `app()`: that would print errors and end the process by itself.
-        command = typer.main.get_command(app)
+        commands = typer.main.get_command(make_app(*arguments[:1]))
         with (
             _allowed_for_one_command(arguments),
-            command.make_context("demoreel", list(arguments) or ["--help"]) as context,
+            commands.make_context("demoreel", list(arguments) or ["--help"]) as context,
         ):
-            command.invoke(context)
+            commands.invoke(context)
         return 0
     except typer.Exit as stop:
         return int(stop.exit_code)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.options import DatasetPath
 from demoreel.cli.output import Output, TableColumn, size
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def bench(
+    out: Output,
     path: DatasetPath,
     window: Annotated[
         int | None,
@@ -27,22 +28,14 @@ def bench(
             min=2,
             metavar="N",
             help="Also measure samples with the last N frames of each camera.",
-            show_default=False,
         ),
     ] = None,
     camera: Annotated[
         list[str] | None,
-        typer.Option(
-            "--camera",
-            "-c",
-            metavar="KEY",
-            help="Only this camera; may be repeated.",
-            show_default=False,
-        ),
+        typer.Option("--camera", "-c", metavar="KEY", help="Only this camera; may be repeated."),
     ] = None,
     seconds: Annotated[
-        float,
-        typer.Option("--seconds", "-s", min=0.1, metavar="S", help="How long to measure."),
+        float, typer.Option("--seconds", "-s", min=0.1, metavar="S", help="How long to measure.")
     ] = 6.0,
     batch_size: Annotated[
         int, typer.Option("--batch-size", "-b", min=1, metavar="N", help="Samples in a batch.")
@@ -56,9 +49,6 @@ def bench(
     seed: Annotated[
         int, typer.Option("--seed", min=0, metavar="N", help="Seed of the random frames.")
     ] = 0,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Measure how fast random batches load, compared with plain decoding.
 
@@ -66,7 +56,6 @@ def bench(
     Bytes are in memory before the clock starts: the disk is not measured. Of a remote
     dataset, the reader's share of the time holds the transfers, too.
     """
-    out = Output(json=json, quiet=quiet, debug=debug)
     from demoreel.read.speed import measure_speed
 
     speeds: dict[str, Speed] = {}

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from demoreel.cli.options import DatasetPaths, Debug, Json, Quiet, Staging, use_staging
-from demoreel.cli.output import Output, count, size
-from demoreel.errors import ArgumentError
+from demoreel.cli.options import DatasetPaths, Staging
+from demoreel.cli.output import Output, size
+from demoreel.errors import ArgumentError, count
 
 if TYPE_CHECKING:
     from demoreel.check.report import Report
@@ -18,6 +18,7 @@ _STYLES = {"error": "bold red", "warning": "bold yellow", "hint": "bold"}
 
 
 def check(
+    out: Output,
     paths: DatasetPaths,
     deep: Annotated[bool, typer.Option("--deep", help="Also decode every frame.")] = False,
     leaks: Annotated[
@@ -50,9 +51,6 @@ def check(
         ),
     ] = None,
     staging: Staging = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Find what is wrong with datasets, before training.
 
@@ -61,8 +59,6 @@ def check(
     """
     import demoreel
 
-    use_staging(staging)
-    out = Output(json=json, quiet=quiet, debug=debug)
     options: dict[str, Any] = {"thresholds": _thresholds(threshold or [])}
     if only:
         options["only"] = only
@@ -73,7 +69,7 @@ def check(
     if out.json:
         out.result(report.to_json())
     else:
-        _show(out, report, quiet=quiet)
+        _show(out, report)
     raise typer.Exit(report.exit_code(fail_on))
 
 
@@ -90,13 +86,11 @@ def _thresholds(given: list[str]) -> dict[str, float]:
     return values
 
 
-def _show(out: Output, report: Report, *, quiet: bool) -> None:
+def _show(out: Output, report: Report) -> None:
     """Print the findings, a block for each code; where nothing was found, a line that says so."""
     for line in report.lines():
         severity = line.split(" ", 1)[0]
         out.line(line, style=_STYLES.get(severity))
-    if quiet:
-        return
     for path, facts in report.looked_at.items():
         out.note(f"{path}: {_looked_at(facts)}")
 

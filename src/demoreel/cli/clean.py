@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
-from demoreel.cli.output import Output, TableColumn, count, size
-from demoreel.errors import ArgumentError
+from demoreel.cli.options import DatasetPath
+from demoreel.cli.output import Output, TableColumn, size
+from demoreel.errors import ArgumentError, count
 
 if TYPE_CHECKING:
     from demoreel.run.clean import Cleaned, Leftover
 
 
 def clean(
+    out: Output,
     path: DatasetPath,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be removed, and remove nothing.")
     ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Remove what killed commands left beside PATH, in it, and in the temporary folder.
 
@@ -33,13 +31,12 @@ def clean(
     """
     import demoreel
 
-    out = Output(json=json, quiet=quiet, debug=debug)
     found = demoreel.clean(path, dry_run=True)
     if not out.json:
         _show(out, found)
     if found.removed and not dry_run:
         if not yes:
-            _ask(found, can_ask=not json and sys.stdin.isatty())
+            _ask(found, can_ask=not out.json and sys.stdin.isatty())
         found = demoreel.clean(path)
     if out.json:
         out.result(found.to_json())

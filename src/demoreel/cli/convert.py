@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from demoreel.cli.options import Debug, Json, Quiet, SourcePath, Staging, place, use_staging
-from demoreel.cli.output import Output, console, count, duration, size
+from demoreel.cli.options import SourcePath, Staging, place
+from demoreel.cli.output import Output, console, duration, size
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.convert.progress import Progress
@@ -28,20 +29,18 @@ _STAGES = {
 
 
 def convert(
+    out: Output,
     source: SourcePath,
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TARGET]",
-            help="The folder to make, or a URI: s3://bucket/name.",
-            show_default=False,
-            parser=place,
+            metavar="[TARGET]", help="The folder to make, or a URI: s3://bucket/name.", parser=place
         ),
     ] = None,
     *,
     to: Annotated[
         Literal["lance-video", "lance-frames", "lance-native", "v3.0", "v2.1"],
-        typer.Option("--to", help="The layout to convert to.", show_default=False),
+        typer.Option("--to", help="The layout to convert to."),
     ],
     in_place: Annotated[
         bool,
@@ -55,33 +54,28 @@ def convert(
             "--table-name",
             metavar="NAME",
             help="Of lance-video and lance-frames: the table's name. The source's by default.",
-            show_default=False,
         ),
     ] = None,
     link: Annotated[
-        bool,
-        typer.Option("--link", help="Leave the videos where they are, and point at them."),
+        bool, typer.Option("--link", help="Leave the videos where they are, and point at them.")
     ] = False,
     image_codec: Annotated[
         Literal["jpeg", "png", "webp-lossless", "source"] | None,
         typer.Option(
             "--image-codec",
             help="Of lance-frames. By default source if no camera is a video, else jpeg.",
-            show_default=False,
         ),
     ] = None,
     jpeg_quality: Annotated[
         int, typer.Option("--jpeg-quality", metavar="N", help="1 to 100.")
     ] = 95,
     jpeg_subsampling: Annotated[
-        int,
-        typer.Option("--jpeg-subsampling", metavar="N", help="0: 4:4:4, 1: 4:2:2, 2: 4:2:0."),
+        int, typer.Option("--jpeg-subsampling", metavar="N", help="0: 4:4:4, 1: 4:2:2, 2: 4:2:0.")
     ] = 2,
     exact: Annotated[
         bool,
         typer.Option(
-            "--exact",
-            help="Of v2.1: encode anew the GOP that an episode begins inside of.",
+            "--exact", help="Of v2.1: encode anew the GOP that an episode begins inside of."
         ),
     ] = False,
     picture_stats: Annotated[
@@ -115,15 +109,9 @@ def convert(
         bool, typer.Option("--dry-run", help="Check everything, write nothing.")
     ] = False,
     jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", min=1, metavar="N", help="Threads. Every core.", show_default=False
-        ),
+        int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Threads. Every core.")
     ] = None,
     staging: Staging = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Write the dataset at SOURCE in another layout to TARGET.
 
@@ -133,8 +121,6 @@ def convert(
     """
     import demoreel
 
-    use_staging(staging)
-    out = Output(json=json, quiet=quiet, debug=debug)
     with _bar(out) as show:
         report = demoreel.convert(
             source,
@@ -158,7 +144,7 @@ def convert(
         )
     if out.json:
         out.result(report.to_json())
-    elif not quiet:
+    else:
         _tell(out, report)
 
 
@@ -197,7 +183,7 @@ def _tell(out: Output, report: ConvertReport) -> None:
     if report.videos:
         what.append(f"{count(report.videos, 'video')} ({size(report.video_bytes)})")
     if report.image_codec:
-        what.append(f"pictures as {report.image_codec}")
+        what.append(f"images as {report.image_codec}")
     did = "would write" if report.dry_run else "wrote"
     out.note(f"{did} {report.target} as {report.to}: {', '.join(what)}")
     for note in report.notes:

@@ -8,28 +8,25 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from demoreel.cli.cut_form import FormChoices
 from demoreel.cli.cut_show import show_plans, show_results
 from demoreel.cli.options import (
-    AllowExternal,
     DatasetPath,
     DatasetPaths,
-    Debug,
-    Json,
     Overwrite,
-    Quiet,
     Staging,
     Target,
     TargetOrNone,
+    command,
     episode_numbers,
     name_of_place,
     only_here,
+    parameters_of,
     place,
-    use_staging,
+    with_parameters,
 )
 from demoreel.cli.output import Output
 from demoreel.errors import ArgumentError
@@ -49,29 +46,24 @@ app = typer.Typer(
 )
 
 InPlace = Annotated[
-    bool,
-    typer.Option("--in-place", help="Make a new version of the Lance dataset itself; no OUT."),
+    bool, typer.Option("--in-place", help="Make a new version of the Lance dataset itself; no OUT.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and write nothing.")]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes to use.")]
 EngineName = Annotated[
     Literal["local", "ray"], typer.Option("--engine", help="Where the work is done.")
 ]
-Address = Annotated[
-    str | None, typer.Option("--address", help="Of a Ray cluster to join.", show_default=False)
-]
+Address = Annotated[str | None, typer.Option("--address", help="Of a Ray cluster to join.")]
 ShardText = Annotated[
     str | None,
     typer.Option(
         "--shard",
         metavar="I/N",
         help="Do part I of N, counted from 0, and leave the rest; `demoreel cut commit` ends it.",
-        show_default=False,
     ),
 ]
 Save = Annotated[
-    Path | None,
-    typer.Option("--save", metavar="FILE", help="Write the cut list too.", show_default=False),
+    Path | None, typer.Option("--save", metavar="FILE", help="Write the cut list too.")
 ]
 VerifyName = Annotated[
     Literal["ends", "full", "none"],
@@ -87,10 +79,78 @@ Together = Annotated[
     Literal["strict", "common", "union"],
     typer.Option("--features", help="What to do with features that only some datasets have."),
 ]
+Exact = Annotated[
+    bool,
+    typer.Option(
+        "--exact",
+        help="Carry no packets that are not a clip's own: encode its frames before the next "
+        "keyframe.",
+    ),
+]
+Fps = Annotated[float | None, typer.Option("--fps", metavar="N", help="Another frame rate.")]
+Vcodec = Annotated[
+    str | None,
+    typer.Option(
+        "--vcodec",
+        metavar="CODEC",
+        help="Encode videos anew: av1, h264, hevc, vp9, or an encoder such as libsvtav1.",
+    ),
+]
+Crf = Annotated[int | None, typer.Option("--crf", metavar="N", help="Its quality; less is better.")]
+Gop = Annotated[
+    int | None, typer.Option("--gop", "-g", metavar="N", help="Frames from keyframe to keyframe.")
+]
+Preset = Annotated[
+    str | None, typer.Option("--preset", metavar="NAME", help="The encoder's speed.")
+]
+PixFmt = Annotated[str | None, typer.Option("--pix-fmt", metavar="NAME", help="E.g. yuv444p.")]
+Cameras = Annotated[
+    list[str] | None,
+    typer.Option("--camera", metavar="KEY", help="Encode only this one; may be repeated."),
+]
+Images = Annotated[
+    Literal["keep", "video"],
+    typer.Option("--images", help="What becomes of images that lie in the tables."),
+]
+RecomputeStats = Annotated[
+    bool,
+    typer.Option(
+        "--recompute-stats", help="Decode images whose statistics would be approximate otherwise."
+    ),
+]
+
+DropAudio = Annotated[
+    bool, typer.Option("--drop-audio", help="Leave the audio of videos out; it is copied else.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Work(FormChoices):
+class _Form:
+    """The options of every verb that decide how its result is to be."""
+
+    exact: Exact = False
+    fps: Fps = None
+    vcodec: Vcodec = None
+    crf: Crf = None
+    gop: Gop = None
+    preset: Preset = None
+    pix_fmt: PixFmt = None
+    camera: Cameras = None
+    images: Images = "keep"
+    recompute_stats: RecomputeStats = False
+    drop_audio: DropAudio = False
+
+    def chosen(self) -> dict[str, Any]:
+        """Return them as ``Cut.render`` takes them."""
+        found = {field.name: getattr(self, field.name) for field in fields(_Form)}
+        found["cameras"] = found.pop("camera") or None
+        preset = found["preset"]
+        found["preset"] = int(preset) if preset is not None and preset.isdigit() else preset
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work(_Form):
     """How a verb is to do its work: the options that all of them have."""
 
     in_place: InPlace = False
@@ -104,15 +164,9 @@ class _Work(FormChoices):
     save: Save = None
     overwrite: Overwrite = False
     staging: Staging = None
-    allow_external: AllowExternal = None
-    json: Json = False
-    quiet: Quiet = False
-    debug: Debug = False
 
-    def do(self, wanted: Cuts) -> None:
+    def do(self, out: Output, wanted: Cuts) -> None:
         """Show the plans, or render; of several, all are planned before the first is rendered."""
-        use_staging(self.staging)
-        out = Output(json=self.json, quiet=self.quiet, debug=self.debug)
         if self.in_place:
             self._do_in_place(out, next((m for t, m in wanted.items() if t is None), None))
             return
@@ -179,25 +233,15 @@ class _Work(FormChoices):
 
 def _verb(make: Callable[..., Cuts]) -> Callable[..., Cuts]:
     """Make a verb of a function that returns cuts: with the options of all, and what they do."""
-    options = [
-        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
-        for f in fields(_Work)
-    ]
-    own = inspect.signature(make)
+    options = parameters_of(_Work)
 
     @functools.wraps(make)
-    def run(**given: Any) -> None:
+    def run(output: Output, /, **given: Any) -> None:
         work = _Work(**{option.name: given.pop(option.name) for option in options})
-        work.do(make(**given))
+        work.do(output, make(**given))
 
-    free = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own.parameters.values()]
-    hints = get_type_hints(make, globals(), include_extras=True, localns={"Cuts": Any})
-    hints |= get_type_hints(_Work, include_extras=True)
-    every = [p.replace(annotation=hints[p.name]) for p in (*free, *options)]
-    verb: Any = run  # functions may carry a signature, though their type does not say so
-    verb.__signature__ = inspect.Signature(every)
-    verb.__annotations__ = {p.name: p.annotation for p in every}
-    app.command()(verb)
+    first = inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, annotation=Output)
+    app.command()(command(with_parameters(run, [first, *parameters_of(make, Cuts=Any), *options])))
     return make
 
 
@@ -226,18 +270,13 @@ def select(
             "--where",
             metavar="SQL",
             help="A condition, e.g. \"length > 100 and task like '%cup%'\".",
-            show_default=False,
         ),
     ] = None,
     order_by: Annotated[
-        str | None,
-        typer.Option("--order-by", metavar="SQL", help="E.g. 'length desc'.", show_default=False),
+        str | None, typer.Option("--order-by", metavar="SQL", help="E.g. 'length desc'.")
     ] = None,
     episodes: Annotated[
-        str | None,
-        typer.Option(
-            "--episodes", "-e", metavar="LIST", help="Only these, so ordered.", show_default=False
-        ),
+        str | None, typer.Option("--episodes", "-e", metavar="LIST", help="Only these, so ordered.")
     ] = None,
 ) -> Cuts:
     """Take the episodes that meet a condition, perhaps in another order."""
@@ -255,16 +294,13 @@ def trim(
     *,
     out: TargetOrNone = None,
     episode: Annotated[
-        int | None,
-        typer.Option("--episode", "-e", metavar="N", help="Which one.", show_default=False),
+        int | None, typer.Option("--episode", "-e", metavar="N", help="Which one.")
     ] = None,
     start: Annotated[
-        str | None,
-        typer.Option("--start", metavar="TIME", help="36 frames, or 1.2s.", show_default=False),
+        str | None, typer.Option("--start", metavar="TIME", help="36 frames, or 1.2s.")
     ] = None,
     stop: Annotated[
-        str | None,
-        typer.Option("--stop", metavar="TIME", help="Not in it any more.", show_default=False),
+        str | None, typer.Option("--stop", metavar="TIME", help="Not in it any more.")
     ] = None,
     idle: Annotated[
         bool, typer.Option("--idle", help="Trim the ends of all episodes where nothing moves.")
@@ -290,16 +326,13 @@ def tasks(
     *,
     out: TargetOrNone = None,
     set_: Annotated[
-        str | None,
-        typer.Option("--set", metavar="TEXT", help="One task for all.", show_default=False),
+        str | None, typer.Option("--set", metavar="TEXT", help="One task for all.")
     ] = None,
     replace: Annotated[
-        list[str] | None,
-        typer.Option("--replace", metavar="OLD=NEW", help="May be repeated.", show_default=False),
+        list[str] | None, typer.Option("--replace", metavar="OLD=NEW", help="May be repeated.")
     ] = None,
     episode: Annotated[
-        list[str] | None,
-        typer.Option("--episode", "-e", metavar="N=TEXT", help="Likewise.", show_default=False),
+        list[str] | None, typer.Option("--episode", "-e", metavar="N=TEXT", help="Likewise.")
     ] = None,
 ) -> Cuts:
     """Give tasks other texts."""
@@ -322,20 +355,15 @@ def features(
     *,
     out: TargetOrNone = None,
     remove: Annotated[
-        list[str] | None,
-        typer.Option("--remove", metavar="KEY", help="May be repeated.", show_default=False),
+        list[str] | None, typer.Option("--remove", metavar="KEY", help="May be repeated.")
     ] = None,
     rename: Annotated[
-        list[str] | None,
-        typer.Option("--rename", metavar="OLD=NEW", help="Likewise.", show_default=False),
+        list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="Likewise.")
     ] = None,
     add: Annotated[
         list[str] | None,
         typer.Option(
-            "--add",
-            metavar="[KEY=]FILE.npy",
-            help="One row a frame of the source. Likewise.",
-            show_default=False,
+            "--add", metavar="[KEY=]FILE.npy", help="One row a frame of the source. Likewise."
         ),
     ] = None,
 ) -> Cuts:
@@ -373,28 +401,18 @@ def merge(
 def split(
     path: DatasetPath,
     out: Annotated[
-        str,
-        typer.Argument(
-            metavar="OUT",
-            help="The folder for the parts, or a URI.",
-            show_default=False,
-            parser=place,
-        ),
+        str, typer.Argument(metavar="OUT", help="The folder for the parts, or a URI.", parser=place)
     ],
     parts: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="NAME=PART...",
             help="Shares (train=0.8 val=0.2), or places (train=0:80 val=80:100).",
-            show_default=False,
         ),
     ] = None,
-    by: Annotated[
-        Literal["task"] | None, typer.Option("--by", help="One part a task.", show_default=False)
-    ] = None,
+    by: Annotated[Literal["task"] | None, typer.Option("--by", help="One part a task.")] = None,
     seed: Annotated[
-        int | None,
-        typer.Option("--seed", help="Shuffle before shares are taken.", show_default=False),
+        int | None, typer.Option("--seed", help="Shuffle before shares are taken.")
     ] = None,
 ) -> Cuts:
     """Split into several datasets, OUT/NAME each."""
@@ -407,9 +425,7 @@ def split(
 
 @_verb
 def apply(
-    cut_list: Annotated[
-        Path, typer.Argument(metavar="LIST", help="A cut list (--save).", show_default=False)
-    ],
+    cut_list: Annotated[Path, typer.Argument(metavar="LIST", help="A cut list (--save).")],
     out: Target,
 ) -> Cuts:
     """Render a cut list that lies in a file."""
@@ -419,19 +435,13 @@ def apply(
 
 
 @app.command()
-def commit(
-    out: Target,
-    verify: VerifyName = "ends",
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
+@command
+def commit(output: Output, out: Target, verify: VerifyName = "ends") -> None:
     """Make what shards have written one dataset."""
     from demoreel.edit.render import commit as finish
 
-    shown = Output(json=json, quiet=quiet, debug=debug)
     only_here(out, "Ending the work of shards")
-    show_results(shown, [finish(out, verification=verify)])
+    show_results(output, [finish(out, verification=verify)])
 
 
 def _begun(path: str) -> Cut:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from demoreel.cli.options import name_of_place
-from demoreel.cli.output import Output, TableColumn, count, size
+from demoreel.cli.output import Output, TableColumn, size
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.edit.plan import Plan
@@ -50,13 +51,7 @@ def _plan_facts(plan: Plan, target: str) -> dict[str, Any]:
         for c in plan.clips
     ]
     sources = [source.path for source in plan.cutlist.sources]
-    return {
-        "path": target,
-        **plan.summary(),
-        "sources": sources,
-        "clips": clips,
-        "files": files,
-    }
+    return {"path": target, **plan.summary(), "sources": sources, "clips": clips, "files": files}
 
 
 def _files(plan: Plan, target: str) -> list[dict[str, Any]]:

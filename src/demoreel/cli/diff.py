@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from demoreel.cli.options import Debug, Json, Quiet, Staging, place, use_staging
-from demoreel.cli.output import Output, TableColumn, count
+from demoreel.cli.options import Staging, place
+from demoreel.cli.output import Output, TableColumn
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.edit.diff.difference import Difference, DifferencePlace, StatisticDifference
@@ -19,15 +20,11 @@ _WIDEST = 60
 
 
 def diff(
+    out: Output,
     a: Annotated[
-        str,
-        typer.Argument(
-            metavar="A", help="A dataset: a folder, or a URI.", show_default=False, parser=place
-        ),
+        str, typer.Argument(metavar="A", help="A dataset: a folder, or a URI.", parser=place)
     ],
-    b: Annotated[
-        str, typer.Argument(metavar="B", help="The other.", show_default=False, parser=place)
-    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other.", parser=place)],
     match: Annotated[
         Literal["position", "content"],
         typer.Option(
@@ -50,9 +47,6 @@ def diff(
         ),
     ] = 0.0,
     staging: Staging = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Show where two datasets differ: metadata, rows, statistics, pixels.
 
@@ -61,8 +55,6 @@ def diff(
     """
     import demoreel
 
-    use_staging(staging)
-    out = Output(json=json, quiet=quiet, debug=debug)
     with out.progress("comparing") as report:
         found = demoreel.diff(
             a,

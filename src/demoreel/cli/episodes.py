@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.options import DatasetPath
 from demoreel.cli.output import Output, TableColumn
 from demoreel.errors import json_text
 
@@ -21,6 +21,7 @@ _TASK_WIDTH = 40
 
 
 def episodes(
+    out: Output,
     path: DatasetPath,
     limit: Annotated[
         int | None,
@@ -31,12 +32,8 @@ def episodes(
             metavar="N",
             help=f"Show N episodes, 0 for all. By default {_SHOWN_IN_A_TERMINAL} in a terminal, "
             "else all.",
-            show_default=False,
         ),
     ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """List the episodes: length, task and files of each.
 
@@ -44,7 +41,6 @@ def episodes(
     """
     import demoreel
 
-    out = Output(json=json, quiet=quiet, debug=debug)
     dataset = demoreel.open(path)
     if limit is None and out.is_terminal and not out.json:
         limit = _SHOWN_IN_A_TERMINAL

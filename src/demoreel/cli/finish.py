@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet, name_of_place, only_here
-from demoreel.cli.output import Output, count
+from demoreel.cli.options import DatasetPath, DryRun, name_of_place, only_here
+from demoreel.cli.output import Output
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.record.finish import Finished
 
 
 def finish(
+    out: Output,
     path: DatasetPath,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, and write nothing.")
-    ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Encode and commit saved episodes, and complete a commit that was interrupted.
 
@@ -30,7 +27,6 @@ def finish(
     import demoreel
 
     only_here(path, "Finishing a recording")
-    out = Output(json=json, quiet=quiet, debug=debug)
     with out.progress(f"finishing {name_of_place(path)}") as report:
         done = demoreel.finish(path, dry_run=dry_run, report=report)
     if out.json:

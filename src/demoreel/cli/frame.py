@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.options import DatasetPath
 from demoreel.cli.output import Output
 from demoreel.errors import ArgumentError, TargetExistsError
 
@@ -24,11 +24,9 @@ _DEEPEST_MM = 65535
 
 
 def frame(
+    out: Output,
     path: DatasetPath,
-    index: Annotated[
-        int,
-        typer.Argument(metavar="INDEX", help="The frame's number.", show_default=False),
-    ],
+    index: Annotated[int, typer.Argument(metavar="INDEX", help="The frame's number.")],
     output: Annotated[
         str,
         typer.Option(
@@ -36,32 +34,22 @@ def frame(
             "-o",
             metavar="FILE",
             help="Where to write: .png or .jpg; - is stdout, as PNG.",
-            show_default=False,
         ),
     ],
     camera: Annotated[
         str | None,
-        typer.Option(
-            "--camera", "-c", metavar="KEY", help="Needed if there are several.", show_default=False
-        ),
+        typer.Option("--camera", "-c", metavar="KEY", help="Needed if there are several."),
     ] = None,
     episode: Annotated[
         int | None,
         typer.Option(
-            "--episode",
-            "-e",
-            metavar="N",
-            help="Count INDEX from the start of this episode.",
-            show_default=False,
+            "--episode", "-e", metavar="N", help="Count INDEX from the start of this episode."
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, write nothing.")
     ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Write one frame of a camera to a PNG or JPEG file.
 
@@ -70,7 +58,6 @@ def frame(
     """
     import demoreel
 
-    out = Output(json=json, quiet=quiet, debug=debug)
     dataset = demoreel.open(path)
     key = camera if camera is not None else _only_camera(dataset)
     number, place = _place(dataset, index, episode)
@@ -135,8 +122,7 @@ def _checked_format(output: str, *, depth: bool) -> str:
     form = _FORMATS.get(Path(output).suffix.lower())
     if form is None:
         raise ArgumentError(
-            f"{output!r} names no image format.",
-            hint="end the name in .png or .jpg",
+            f"{output!r} names no image format.", hint="end the name in .png or .jpg"
         )
     if depth and form != "PNG":
         raise ArgumentError(

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet, name_of_place
-from demoreel.cli.output import Output, TableColumn, count, duration, size
-from demoreel.errors import TableError
+from demoreel.cli.options import DatasetPath, name_of_place
+from demoreel.cli.output import Output, TableColumn, duration, size
+from demoreel.errors import TableError, count
 
 if TYPE_CHECKING:
     from demoreel.model import Feature
@@ -20,7 +20,7 @@ _TASKS_SHOWN = 12
 _PAGES = 20  # of a listing, a thousand files each
 
 
-def info(path: DatasetPath, json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
+def info(out: Output, path: DatasetPath) -> None:
     """Show a dataset's tasks, features and cameras.
 
     Reads the metadata only, and the sizes of files. Cameras are shown as the metadata describes
@@ -28,7 +28,6 @@ def info(path: DatasetPath, json: Json = False, quiet: Quiet = False, debug: Deb
     """
     import demoreel
 
-    out = Output(json=json, quiet=quiet, debug=debug)
     facts = describe(demoreel.open(path))
     if out.json:
         out.result(facts)

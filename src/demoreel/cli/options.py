@@ -6,13 +6,14 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 import typer
 
+from demoreel.cli.output import Output
 from demoreel.errors import ArgumentError
 from demoreel.storage.store import is_uri
 
@@ -26,7 +27,7 @@ def place(text: str) -> str:
 
 def name_of_place(place: str) -> str:
     """Return the name of a dataset: the last part of its path."""
-    return place.rsplit("/", 1)[-1] if is_uri(place) else Path(place).resolve().name
+    return Path(place).resolve().name
 
 
 def only_here(place: str, what: str) -> None:
@@ -48,35 +49,25 @@ DatasetPath = Annotated[
     typer.Argument(
         metavar="PATH",
         help="The dataset's folder, the one with meta/ in it; or a URI: s3://bucket/name.",
-        show_default=False,
         parser=place,
     ),
 ]
 SourcePath = Annotated[
     str,
     typer.Argument(
-        metavar="SOURCE",
-        help="The dataset's folder, or a URI: s3://bucket/name.",
-        show_default=False,
-        parser=place,
+        metavar="SOURCE", help="The dataset's folder, or a URI: s3://bucket/name.", parser=place
     ),
 ]
 DatasetPaths = Annotated[
     list[str],
     typer.Argument(
-        metavar="PATH...",
-        help="The datasets' folders or URIs: one, or several.",
-        show_default=False,
-        parser=place,
+        metavar="PATH...", help="The datasets' folders or URIs: one, or several.", parser=place
     ),
 ]
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="OUT",
-        help="The folder to make, or a URI: s3://bucket/name.",
-        show_default=False,
-        parser=place,
+        metavar="OUT", help="The folder to make, or a URI: s3://bucket/name.", parser=place
     ),
 ]
 TargetOrNone = Annotated[
@@ -84,21 +75,31 @@ TargetOrNone = Annotated[
     typer.Argument(
         metavar="[OUT]",
         help="The folder to make, or a URI: s3://bucket/name; none with --in-place.",
-        show_default=False,
         parser=place,
     ),
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace the dataset at OUT, if that is a URI.")
 ]
+
+
+def _use_staging(folder: Path | None) -> None:
+    if folder is not None:
+        os.environ["DEMOREEL_STAGING"] = str(folder.absolute())
+
+
+# It acts before the command is called, as does --allow-external.
 Staging = Annotated[
     Path | None,
     typer.Option(
         "--staging",
         metavar="FOLDER",
         help="Folder for temporary copies of remote data.",
-        show_default=False,
+        callback=_use_staging,
     ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done, and write nothing.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
@@ -120,33 +121,62 @@ AllowExternal = Annotated[
         "--allow-external",
         metavar="PREFIX",
         help="A folder or URI that Lance tables may point into; may be given several times.",
-        show_default=False,
         callback=_allow,
     ),
 ]
 
 
-def opens_datasets(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb the option ``--allow-external``, which acts before the verb is called."""
+def _output(
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+    allow_external: AllowExternal = None,
+) -> Output:
+    """Make the ``Output`` of a command; the parameters are the options that every command has."""
+    return Output(json=json, quiet=quiet, debug=debug)
 
-    @functools.wraps(verb)
-    def run(*, allow_external: AllowExternal = None, **given: Any) -> None:
-        verb(**given)
 
-    hints = get_type_hints(verb, include_extras=True) | {"allow_external": AllowExternal}
-    own = inspect.signature(verb)
-    more = inspect.Parameter("allow_external", inspect.Parameter.KEYWORD_ONLY, default=None)
-    every = [p.replace(annotation=hints[p.name]) for p in (*own.parameters.values(), more)]
+def command(work: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function whose first argument is an ``Output``.
+
+    The options that every command has are added to its own; they make the ``Output``.
+    """
+    common = _common()
+
+    @functools.wraps(work)
+    def run(**given: Any) -> None:
+        work(_output(**{option.name: given.pop(option.name) for option in common}), **given)
+
+    return with_parameters(run, [*parameters_of(work)[1:], *common])
+
+
+@functools.cache
+def _common() -> list[inspect.Parameter]:
+    return parameters_of(_output)
+
+
+def parameters_of(source: Callable[..., Any], **names: Any) -> list[inspect.Parameter]:
+    """Return the parameters of a function or a dataclass, with their types; all are given by name.
+
+    Args:
+        source: The function or the dataclass.
+        **names: Types that its module has for type checkers only.
+    """
+    hints = get_type_hints(source, include_extras=True, localns=names)
+    return [
+        p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for p in inspect.signature(source).parameters.values()
+    ]
+
+
+def with_parameters(
+    run: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """Let a function that takes any keywords be one of these parameters."""
     made: Any = run  # functions may carry a signature, though their type does not say so
-    made.__signature__ = own.replace(parameters=every)
-    made.__annotations__ = hints
+    made.__signature__ = inspect.Signature(parameters)
+    made.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
-
-
-def use_staging(folder: Path | None) -> None:
-    """Set the folder for temporary copies of remote data."""
-    if folder is not None:
-        os.environ["DEMOREEL_STAGING"] = str(folder.absolute())
 
 
 def episode_numbers(text: str) -> list[int]:

@@ -215,11 +215,6 @@ def _portions(rows: Iterable[Sequence[str]], size: int) -> Iterator[list[Sequenc
         yield portion
 
 
-def count(number: int, thing: str) -> str:
-    """Return ``1 frame``, ``12,345 frames``."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
 def size(number: float) -> str:
     """Return a number of bytes in the unit that suits it."""
     units = ("B", "kB", "MB", "GB", "TB")

@@ -7,27 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from demoreel.cli.options import Debug, Json, Quiet, episode_numbers
-from demoreel.cli.output import Output, count, size
+from demoreel.cli.options import episode_numbers
+from demoreel.cli.output import Output, size
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.hub.pull import Pulled
 
 
 def pull(
+    out: Output,
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="REPO", help="E.g. me/my_task, or s3://bucket/name.", show_default=False
-        ),
+        str, typer.Argument(metavar="REPO", help="E.g. me/my_task, or s3://bucket/name.")
     ],
     target: Annotated[
         Path,
-        typer.Argument(
-            metavar="TARGET",
-            help="The folder to make, or one that was pulled before.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="TARGET", help="The folder to make, or one that was pulled before."),
     ],
     *,
     revision: Annotated[
@@ -36,7 +31,6 @@ def pull(
             "--revision",
             metavar="NAME",
             help="A tag, a branch or a commit; left out, the newest version that can be read.",
-            show_default=False,
         ),
     ] = None,
     episodes: Annotated[
@@ -46,7 +40,6 @@ def pull(
             "-e",
             metavar="LIST",
             help="Make a dataset of these only, e.g. 3,40,77 or 0:10,90.",
-            show_default=False,
         ),
     ] = None,
     overwrite: Annotated[
@@ -55,9 +48,6 @@ def pull(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be fetched, and write nothing.")
     ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Fetch a dataset from the Hub, or from an object store, into the folder TARGET.
 
@@ -66,7 +56,6 @@ def pull(
     """
     import demoreel
 
-    out = Output(json=json, quiet=quiet, debug=debug)
     chosen = None if episodes is None else episode_numbers(episodes)
     with out.progress("fetching") as show:
         done = demoreel.pull(

@@ -6,44 +6,37 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
-from demoreel.cli.output import Output, count, size
+from demoreel.cli.options import DatasetPath
+from demoreel.cli.output import Output, size
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.hub.plan import PushReport
 
 
 def push(
+    out: Output,
     path: DatasetPath,
-    repo_id: Annotated[
-        str, typer.Argument(metavar="REPO", help="E.g. me/my_task.", show_default=False)
-    ],
+    repo_id: Annotated[str, typer.Argument(metavar="REPO", help="E.g. me/my_task.")],
     *,
     branch: Annotated[
-        str | None,
-        typer.Option("--branch", metavar="NAME", help="main if left out.", show_default=False),
+        str | None, typer.Option("--branch", metavar="NAME", help="main if left out.")
     ] = None,
     private: Annotated[
         bool | None,
         typer.Option(
             "--private/--public",
             help="Who sees a repository that is made; left out, the Hub decides.",
-            show_default=False,
         ),
     ] = None,
     tags: Annotated[
         list[str] | None,
-        typer.Option(
-            "--tag", metavar="TAG", help="For the card; may be repeated.", show_default=False
-        ),
+        typer.Option("--tag", metavar="TAG", help="For the card; may be repeated."),
     ] = None,
     license: Annotated[
         str | None,
         typer.Option(
-            "--license",
-            metavar="NAME",
-            help="For the card; left out, the card's, or apache-2.0.",
-            show_default=False,
+            "--license", metavar="NAME", help="For the card; left out, the card's, or apache-2.0."
         ),
     ] = None,
     tag_version: Annotated[
@@ -51,13 +44,11 @@ def push(
         typer.Option(
             "--tag-version/--no-tag-version",
             help="Move the tag of the dataset's version, e.g. v3.0; left out, on main only.",
-            show_default=False,
         ),
     ] = None,
     videos: Annotated[bool, typer.Option("--videos/--no-videos", help="Send videos/, too.")] = True,
     message: Annotated[
-        str | None,
-        typer.Option("--message", "-m", metavar="TEXT", help="Of the commit.", show_default=False),
+        str | None, typer.Option("--message", "-m", metavar="TEXT", help="Of the commit.")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Push even where episodes on the Hub would be lost.")
@@ -65,9 +56,6 @@ def push(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
     ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Publish the dataset at PATH on the Hub, in one commit.
 
@@ -76,7 +64,6 @@ def push(
     """
     import demoreel
 
-    out = Output(json=json, quiet=quiet, debug=debug)
     with out.progress("sending") as show:
         report = demoreel.push(
             path,
@@ -96,7 +83,7 @@ def push(
         out.result(report.to_json())
     elif dry_run:
         _show_plan(out, report)
-    elif not quiet:
+    else:
         _tell(out, report)
 
 

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from demoreel.cli.options import Debug, Json, Quiet
-from demoreel.cli.output import Output, console, count, duration, size
-from demoreel.errors import ArgumentError
+from demoreel.cli.output import Output, console, duration, size
+from demoreel.errors import ArgumentError, count
 
 if TYPE_CHECKING:
     from demoreel.record.clock import EpisodeReport
@@ -34,9 +33,8 @@ _WAIT_S = 0.1
 
 
 def record(
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="The dataset's folder.", show_default=False)
-    ],
+    out: Output,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The dataset's folder.")],
     robot: Annotated[
         str,
         typer.Option(
@@ -83,15 +81,11 @@ def record(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be recorded, and write nothing.")
     ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Record episodes from a robot; each one is safe as soon as it is saved.
 
     Ctrl-C discards the episode that is being recorded and keeps the saved ones.
     """
-    out = Output(json=json, quiet=quiet, debug=debug)
     from demoreel.record import create, features_of
     from demoreel.record import resume as go_on
 

@@ -6,16 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from demoreel.cli.options import (
-    DatasetPath,
-    Debug,
-    Json,
-    Quiet,
-    Staging,
-    TargetOrNone,
-    use_staging,
-)
-from demoreel.cli.output import Output, count
+from demoreel.cli.options import DatasetPath, DryRun, Staging, TargetOrNone
+from demoreel.cli.output import Output
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.repair.report import Repaired
@@ -24,6 +17,7 @@ _SHOWN = 20
 
 
 def repair(
+    out: Output,
     path: DatasetPath,
     target: TargetOrNone = None,
     in_place: Annotated[
@@ -43,13 +37,8 @@ def repair(
     drop_audio: Annotated[
         bool, typer.Option("--drop-audio", help="Leave out the audio of videos.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, and write nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     staging: Staging = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Repair a dataset: rebuild metadata, recover episodes, leave out what cannot be recovered.
 
@@ -58,8 +47,6 @@ def repair(
     """
     import demoreel
 
-    use_staging(staging)
-    out = Output(json=json, quiet=quiet, debug=debug)
     with out.progress("repairing"):
         done = demoreel.repair(
             path,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet
+from demoreel.cli.options import DatasetPath
 from demoreel.cli.output import Output, TableColumn
 from demoreel.errors import ArgumentError, json_text, printable
 
@@ -23,13 +23,13 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def sql(
+    out: Output,
     path: DatasetPath,
     query: Annotated[
         str,
         typer.Argument(
             metavar="QUERY",
             help="One SELECT over frames, episodes, tasks and videos, in DuckDB's SQL.",
-            show_default=False,
         ),
     ],
     csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
@@ -40,9 +40,6 @@ def sql(
     tag: Annotated[
         str | None, typer.Option("--tag", help="Of a Lance dataset: the version with this name.")
     ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Query the dataset's tables with SQL.
 
@@ -51,11 +48,10 @@ def sql(
     """
     import demoreel
 
-    if csv and json:
+    if csv and out.json:
         raise ArgumentError("--csv and --json are two ways to print.", hint="give one of them")
-    out = Output(json=json, quiet=quiet, debug=debug)
     answer = demoreel.open(path, version=version, tag=tag).sql(query)
-    if json:
+    if out.json:
         _print_json(answer)
     elif csv:
         writer = csv_module.writer(sys.stdout, lineterminator="\n")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet, name_of_place, only_here
-from demoreel.cli.output import Output, TableColumn, count
-from demoreel.errors import ArgumentError, MetadataError, UnfinishedError
+from demoreel.cli.options import DatasetPath, DryRun, name_of_place, only_here
+from demoreel.cli.output import Output, TableColumn
+from demoreel.errors import ArgumentError, MetadataError, UnfinishedError, count
 from demoreel.storage.store import is_uri
 
 if TYPE_CHECKING:
@@ -22,21 +22,19 @@ _CHANNELS = ("red", "green", "blue")
 
 
 def stats(
+    out: Output,
     path: DatasetPath,
     episode: Annotated[
-        int | None,
-        typer.Option("--episode", "-e", metavar="N", help="Of this one.", show_default=False),
+        int | None, typer.Option("--episode", "-e", metavar="N", help="Of this one.")
     ] = None,
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Compute all from the data, and keep them.")
     ] = False,
     pictures: Annotated[
-        bool,
-        typer.Option("--pictures/--no-pictures", help="Whether to decode images for that."),
+        bool, typer.Option("--pictures/--no-pictures", help="Whether to decode images for that.")
     ] = True,
     missing: Annotated[
-        bool,
-        typer.Option("--missing", help="Decode only what was never counted before."),
+        bool, typer.Option("--missing", help="Decode only what was never counted before.")
     ] = False,
     jobs: Annotated[
         int | None,
@@ -49,19 +47,13 @@ def stats(
             show_default="all cores",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, and write nothing.")
-    ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Show a dataset's statistics, or compute them anew.
 
     Showing reads the metadata only; what is not exact is marked with ~. Computing reads all numbers
     and decodes all images, and replaces the statistics in one step.
     """
-    out = Output(json=json, quiet=quiet, debug=debug)
     if recompute:
         _recompute(
             out, path, "none" if not pictures else "missing" if missing else "all", jobs, dry_run

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from demoreel.cli.options import DatasetPath, Debug, Json, Quiet, only_here
-from demoreel.cli.output import Output, TableColumn, count
+from demoreel.cli.options import DatasetPath, only_here
+from demoreel.cli.output import Output, TableColumn
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.edit.in_place.versions import Version
@@ -22,71 +23,57 @@ _COLUMNS = [
 ]
 
 
-def versions(
-    path: DatasetPath, json: Json = False, quiet: Quiet = False, debug: Debug = False
-) -> None:
+def versions(out: Output, path: DatasetPath) -> None:
     """List the versions of a Lance dataset, oldest first."""
     from demoreel.edit.in_place.versions import versions as listed
 
-    out = Output(json=json, quiet=quiet, debug=debug)
     only_here(path, "Listing versions")
     found = listed(path)
-    if json:
+    if out.json:
         out.result({"path": path, "versions": [_facts(version) for version in found]})
         return
     out.table(_COLUMNS, [_row(version) for version in found])
 
 
 def tag(
+    out: Output,
     path: DatasetPath,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="E.g. before-trim.", show_default=False)
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="E.g. before-trim.")],
     version: Annotated[
         int | None,
-        typer.Option(
-            "--version", metavar="N", help="The version; by default the newest.", show_default=False
-        ),
+        typer.Option("--version", metavar="N", help="The version; by default the newest."),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Remove the name.")] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Give a version of a Lance dataset a name, which also keeps it from being cleaned up."""
     from demoreel.edit.in_place.versions import tag as named
 
-    out = Output(json=json, quiet=quiet, debug=debug)
     only_here(path, "Naming a version")
     number = named(path, name, version=version, delete=delete)
-    if json:
+    if out.json:
         out.result({"path": path, "tag": name, "version": number, "deleted": delete})
-    elif not quiet:
+    elif not out.silent:
         out.line(f"version {number} is {'no longer ' if delete else ''}called {name}")
 
 
 def checkout(
+    out: Output,
     path: DatasetPath,
     version: Annotated[
-        str,
-        typer.Argument(metavar="VERSION|TAG", help="The version, or its name.", show_default=False),
+        str, typer.Argument(metavar="VERSION|TAG", help="The version, or its name.")
     ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")
     ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Restore an earlier version of a Lance dataset as a new version; no version is removed."""
     from demoreel.edit.in_place.versions import checkout as go_back
 
-    out = Output(json=json, quiet=quiet, debug=debug)
     only_here(path, "Going back")
     found = go_back(path, version, dry_run=dry_run)
-    if json:
+    if out.json:
         out.result({"path": path, "dry_run": dry_run, **_facts(found)})
-    elif not quiet:
+    elif not out.silent:
         out.line(_said(path, found, dry_run))
 
 

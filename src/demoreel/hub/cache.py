@@ -19,7 +19,13 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from demoreel.errors import DatasetNotFoundError, DemoreelError, DemoreelWarning, refuse_shortage
+from demoreel.errors import (
+    DatasetNotFoundError,
+    DemoreelError,
+    DemoreelWarning,
+    count,
+    refuse_shortage,
+)
 from demoreel.hub.snapshot import INFO, Files, Report, Snapshot, hub_cache, opening_files
 from demoreel.layouts.detect import open_reader
 from demoreel.storage.commit.files import write_file
@@ -106,9 +112,9 @@ class CachedDataset(Snapshot):
         missing = [name for name in names if not (self.folder / name).is_file()]
         if missing and is_offline():
             raise DatasetNotFoundError(
-                f"{len(missing)} files of {self.repo_id!r} are not on this machine, and "
+                f"This machine lacks {count(len(missing), 'file')} of {self.repo_id!r}, and "
                 "HF_HUB_OFFLINE is set.",
-                hint="choose episodes that are, with episodes=; or unset HF_HUB_OFFLINE",
+                hint="choose episodes that are here, with episodes=; or unset HF_HUB_OFFLINE",
                 first_missing=missing[0],
                 looked_in=self.folder,
             )

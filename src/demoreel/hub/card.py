@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from demoreel.errors import ArgumentError, DemoreelError, json_text, printable
+from demoreel.errors import ArgumentError, DemoreelError, count, json_text, printable
 from demoreel.media.image_encode import ImageCodec, encode_image
 from demoreel.model.limits import refuse_above
 from demoreel.read.dataset import Dataset
@@ -112,7 +112,7 @@ def _merged_body(body: str, facts: CardFacts) -> str:
 def _block(facts: CardFacts) -> str:
     parts = [
         "This dataset is in the [LeRobot](https://github.com/huggingface/lerobot) format "
-        f"({facts.layout}): {_count(facts.episodes, 'episode')}, {_count(facts.frames, 'frame')}, "
+        f"({facts.layout}): {count(facts.episodes, 'episode')}, {count(facts.frames, 'frame')}, "
         f"{_duration(facts.seconds)}."
     ]
     if facts.sheet is not None:
@@ -143,10 +143,6 @@ def _fenced(text: str, language: str) -> str:
 
 def _inline(text: str) -> str:
     return printable(" ".join(text.replace("`", "'").replace("<!--", "").split()))
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _duration(seconds: float) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from demoreel.errors import DemoreelError, MetadataError, NewerRemoteError, refuse_shortage
+from demoreel.errors import DemoreelError, MetadataError, NewerRemoteError, count, refuse_shortage
 from demoreel.hub.plan import is_content, is_of_a_dataset
 from demoreel.hub.records import KnownCommit
 from demoreel.hub.repository import Repository, RepositoryState
@@ -94,8 +94,8 @@ def refuse_loss(
         _what(lost, found, known),
         hint=_FORCE,
         lost=_listed([f"episode {number}" for number in lost]),
-        on_the_hub=f"{len(found.marks)} episodes, {found.frames} frames",
-        here=f"{len(ours.marks)} episodes, {ours.frames} frames",
+        on_the_hub=f"{count(len(found.marks), 'episode')}, {count(found.frames, 'frame')}",
+        here=f"{count(len(ours.marks), 'episode')}, {count(ours.frames, 'frame')}",
         **_where(root, repository, state, changed),
     )
 

@@ -145,7 +145,7 @@ def _checked(root: Path, name: str) -> FileToPush:
         name.encode()
     except UnicodeEncodeError:
         raise ArgumentError(
-            "A file's name is not UTF-8, which the Hub wants.", path=repr(name)
+            "A file's name is not UTF-8, which the Hub requires.", path=repr(name)
         ) from None
     return FileToPush(name, path, status.st_size)
 

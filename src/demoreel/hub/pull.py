@@ -1,30 +1,49 @@
-"""From the Hub or an object store to a plain folder: whole, or some episodes; new, or updated."""
+"""From the Hub or an object store to a plain folder: whole, or some episodes; new, or updated.
+
+Files are staged and committed as all new datasets are (``storage/commit/staging.py``). They go into
+the staging folder's ``dataset``; where episodes are chosen, into its ``parts``, and the cut of them
+into ``dataset``. After a kill, Ctrl-C, a full disk, a failure of the network, and where the target
+is in use, the staging folder stays, and the same pull goes on with the files in it whose check sums
+are right.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from demoreel.edit.cut import cut
 from demoreel.edit.target_info import Layout
-from demoreel.errors import ArgumentError, DatasetNotFoundError
-from demoreel.hub.pull_staging import PullStaging, look_at_target, pull_staging
-from demoreel.hub.records import PulledFolder, as_if_pulled, write_record
+from demoreel.errors import (
+    ArgumentError,
+    DatasetBusyError,
+    DatasetNotFoundError,
+    DiskFullError,
+    StoreError,
+    TargetExistsError,
+)
+from demoreel.hub.records import PulledFolder, as_if_pulled, look_at_target, write_record
 from demoreel.hub.snapshot import INFO, Files, Report, Snapshot, files_to_fetch, opening_files
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.episode_files import episode_files
 from demoreel.read.dataset import Dataset
-from demoreel.storage.commit.staging import refuse_small_disk
+from demoreel.storage.commit.files import sync_tree
+from demoreel.storage.commit.hidden_folder import remove_empty
+from demoreel.storage.commit.staging import Staging, refuse_small_disk, staging
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.external import allow_external as allow
 from demoreel.storage.hub_calls import Hub, HubFile, hub_endpoint
 from demoreel.storage.hub_revisions import Revision, resolve_revision
+from demoreel.storage.links import leads_out
+from demoreel.storage.names import refuse_folded
 from demoreel.storage.remote.fetch import fetch_folder, list_files, part_of, state_of
 from demoreel.storage.remote.files import store_of
 from demoreel.storage.scratch import scratch_folder
@@ -35,6 +54,8 @@ Chosen = tuple[int, ...] | None
 
 _HF = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/?")
 _FETCHING = 0.9  # share of the work, where a cut comes after it
+_HF_NOTES = ".cache"  # where huggingface_hub keeps notes in a folder that it downloads to
+_RESUMABLE = (StoreError, DiskFullError, DatasetBusyError, TargetExistsError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +138,7 @@ def pull(
             the error says what.
         OutOfRangeError: An episode does not exist.
         UnsafePathError: A file's name would lead outside the folder.
-        AccessError: The Hub wants another token.
+        AccessError: The Hub requires another token.
         StoreError: The Hub does not answer as it should, or a file arrived damaged.
         DiskFullError: There is no room.
         ArgumentError: An argument makes no sense.
@@ -168,8 +189,20 @@ def pull(
         needed = files if chosen is None else _needed_on_hub(hub, repo_id, found, files, chosen)
         here = {} if before is None else {n: pulled.file for n, pulled in before.files.items()}
         return told(needed, {n: file for n, file in needed.items() if here.get(n) != file})
-    with pulling(hub, repo_id, found, files, final, key=(revision, chosen), before=before) as work:
-        made = work.folder
+    replaces, is_cut = there.is_there, chosen is not None
+    with pulling(
+        hub,
+        repo_id,
+        found,
+        files,
+        final,
+        key=(revision, chosen),
+        before=before,
+        replaces=replaces,
+        is_cut=is_cut,
+    ) as work:
+        if work.stage.committed:  # by an attempt that was killed at its end
+            return told(work.needed, work.fetched, current=True)
         if chosen is None:
             work.fetch(files, report)
         else:
@@ -180,14 +213,18 @@ def pull(
             cameras = reader.info.video_keys
             fetching = part_of(report, 0.0, _FETCHING)
             work.fetch_episodes(reader, positions, cameras=cameras, report=fetching)
-            made = work.staging.cut
+            cutting = part_of(report, _FETCHING, 1.0)
             clips = cut(work.folder).keep(list(chosen))
-            clips.render(
-                made, layout=_written(reader.layout), report=part_of(report, _FETCHING, 1.0)
-            )
+            clips.render(work.stage.dataset, layout=_written(reader.layout), report=cutting)
         of_theirs = files if chosen is None else None
-        write_record(made, repo_id=repo_id, commit=found.commit, episodes=chosen, files=of_theirs)
-        work.staging.commit(made, replace=there.is_there)
+        write_record(
+            work.stage.dataset,
+            repo_id=repo_id,
+            commit=found.commit,
+            episodes=chosen,
+            files=of_theirs,
+        )
+        commit(work.stage)
     return told(work.needed, work.fetched)
 
 
@@ -195,33 +232,70 @@ class PullWork(Snapshot):
     """A pull under way; made by ``pulling``.
 
     Attributes:
-        staging: The hidden folder, with the repository's files in ``folder``.
+        stage: The staging folder, with the repository's files in ``folder``.
         needed: The files that were wanted so far.
         fetched: Those of them that were not here.
     """
 
     def __init__(
         self,
-        staging: PullStaging,
+        stage: Staging,
         hub: Hub,
         repo_id: str,
         found: Revision,
         files: Files,
         before: PulledFolder | None,
+        *,
+        is_cut: bool,
     ) -> None:
-        super().__init__(hub, repo_id, found, staging.dataset, files)
-        self.staging = staging
+        super().__init__(hub, repo_id, found, stage.parts if is_cut else stage.dataset, files)
+        self.stage = stage
         self.needed: dict[str, HubFile] = {}
         self.fetched: dict[str, HubFile] = {}
-        self._before = before
+        self._before = {} if before is None else before.files
+
+    def keep_only(self, files: Collection[str]) -> None:
+        """Remove what an earlier attempt left of other commits."""
+        refuse_folded(files, self.folder)
+        for parent, _, names in os.walk(self.folder):
+            if _HF_NOTES not in Path(parent).relative_to(self.folder).parts[:1]:
+                for name in names:
+                    place = Path(parent, name)
+                    if place.relative_to(self.folder).as_posix() not in files:
+                        place.unlink()
 
     def _missing(self, names: Collection[str]) -> list[HubFile]:
         wanted = self._known(names)
-        missing = [file for file in wanted if not self.staging.has(file, self._before)]
+        missing = [file for file in wanted if not self._has(file)]
         self.needed.update({file.path: file for file in wanted})
         self.fetched.update({file.path: file for file in missing})
-        refuse_small_disk(self.staging.target, sum(file.size for file in missing))
+        refuse_small_disk(self.stage.target, sum(file.size for file in missing))
         return missing
+
+    def _has(self, file: HubFile) -> bool:
+        """Whether a file need not be fetched; what an earlier attempt left damaged is removed."""
+        if self._take_over(file):
+            return True
+        place = self.folder / file.path
+        if place.is_symlink() or not file.is_content_of(place):
+            place.unlink(missing_ok=True)
+            return False
+        return True
+
+    def _take_over(self, file: HubFile) -> bool:
+        """Link, or copy, a file that the target holds already; False if it does not."""
+        if file.path not in self._before or self._before[file.path].file != file:
+            return False
+        old, new = self.stage.target / file.path, self.folder / file.path
+        if leads_out(self.stage.target, old) is not None:
+            return False
+        new.parent.mkdir(parents=True, exist_ok=True)
+        new.unlink(missing_ok=True)
+        try:
+            os.link(old.resolve(), new)
+        except OSError:
+            shutil.copy2(old, new)
+        return True
 
 
 @contextmanager
@@ -234,8 +308,10 @@ def pulling(
     *,
     key: object,
     before: PulledFolder | None = None,
+    replaces: bool = False,
+    is_cut: bool = False,
 ) -> Iterator[PullWork]:
-    """Yield the work of fetching files to a hidden folder beside a target; see ``pull_staging``.
+    """Yield the work of fetching files to a staging folder.
 
     Args:
         hub: The Hub.
@@ -245,10 +321,37 @@ def pulling(
         target: What is to be made.
         key: What else tells this pull from another to the same folder.
         before: What the target is, unchanged; None if nothing of it is of use.
+        replaces: Whether a dataset is there, which is to be replaced.
+        is_cut: Whether the caller makes ``stage.dataset`` of the files, instead of fetching to it.
     """
-    with pull_staging(target, hub_endpoint(), repo_id, key) as staging:
-        staging.keep_only(files)
-        yield PullWork(staging, hub, repo_id, found, files, before)
+    with _staged(target, (hub_endpoint(), repo_id, key), found.commit, replaces) as stage:
+        work = PullWork(stage, hub, repo_id, found, files, before, is_cut=is_cut)
+        work.keep_only(files)
+        if is_cut and not stage.committed:
+            shutil.rmtree(stage.dataset)
+        yield work
+
+
+def _staged(
+    target: Path, what: object, commit: str, replaces: bool
+) -> AbstractContextManager[Staging]:
+    return staging(
+        target,
+        kind="pull",
+        fingerprint=hashlib.sha256(repr(what).encode()).hexdigest(),
+        work=commit,
+        resumable_after=_RESUMABLE,
+        replaces=replaces,
+    )
+
+
+def commit(stage: Staging) -> None:
+    """Force what was pulled to disk, and make it the target."""
+    shutil.rmtree(stage.dataset / _HF_NOTES, ignore_errors=True)
+    folders = [Path(parent) for parent, _, _ in os.walk(stage.dataset, topdown=False)]
+    remove_empty(folders[:-1])
+    sync_tree(stage.dataset)
+    stage.commit()
 
 
 def _pull_remote(
@@ -285,17 +388,20 @@ def _pull_remote(
     fetched = 0 if current else size
     if not current and not dry_run:
         refuse_small_disk(target, size)
-        with pull_staging(target, uri, chosen) as staging:
-            made = staging.dataset
-            if chosen is None:
-                done = fetch_folder(uri, made, storage_options=storage_options, report=report)
-                fetched = done.fetched_bytes
+        with _staged(target, (uri, chosen), state, there.is_there) as stage:
+            made = stage.dataset
+            if stage.committed:  # by an attempt that was killed at its end
+                fetched = 0
             else:
-                made = staging.cut
-                clips = cut(uri, storage_options=storage_options).keep(list(chosen))
-                clips.render(made, layout=_written(layout), report=report)
-            write_record(made, repo_id=uri, commit=state, episodes=chosen, files=None)
-            staging.commit(made, replace=there.is_there)
+                if chosen is None:
+                    done = fetch_folder(uri, made, storage_options=storage_options, report=report)
+                    fetched = done.fetched_bytes
+                else:
+                    shutil.rmtree(made)
+                    clips = cut(uri, storage_options=storage_options).keep(list(chosen))
+                    clips.render(made, layout=_written(layout), report=report)
+                write_record(made, repo_id=uri, commit=state, episodes=chosen, files=None)
+                commit(stage)
     return Pulled(
         repo_id=uri,
         target=str(target),

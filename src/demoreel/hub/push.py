@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demoreel.errors import ArgumentError, DatasetBusyError, DatasetNotFoundError
+from demoreel.errors import ArgumentError, DatasetBusyError, DatasetNotFoundError, count
 from demoreel.hub.card import (
     SHEET,
     CardFacts,
@@ -301,8 +301,9 @@ class _Push:
 
     def _message(self) -> str:
         reader = self.reader
-        episodes, frames = len(reader.episodes), reader.episodes.total_frames
-        return f"Push {reader.layout}: {episodes} episodes, {frames} frames"
+        episodes = count(len(reader.episodes), "episode")
+        frames = count(reader.episodes.total_frames, "frame")
+        return f"Push {reader.layout}: {episodes}, {frames}"
 
     def _finish(self, done: PushReport, commit: str, state: RepositoryState) -> PushReport:
         """Move the tag, and remember what is on the Hub now."""
@@ -364,7 +365,7 @@ def _folder_of(dataset: str | os.PathLike[str] | Dataset) -> Path:
 def _refuse_missing(reader: Reader, names: set[str], *, videos: bool) -> None:
     """Refuse a dataset that lies here in part: pushed, it would be in part on the Hub, too."""
     if reader.layout.startswith("lance"):
-        return  # each of its tables knows its files
+        return  # each of its tables lists its files
     cameras = [camera for camera in reader.info.video_keys if videos]
     for position in range(len(reader.episodes)):
         wanted = [reader.data_file(position)]

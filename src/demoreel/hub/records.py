@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from demoreel.errors import DemoreelError, TargetExistsError
-from demoreel.storage.commit.files import sync_path, write_file
+from demoreel.storage.commit.files import refuse_existing, sync_path, write_file
+from demoreel.storage.commit.replace import finish_replacing, wait_for_replacing
 from demoreel.storage.commit.writer_lock import HIDDEN
 from demoreel.storage.hub_calls import HubFile, content_digest
 from demoreel.storage.json_files import read_json
@@ -142,6 +143,61 @@ def refuse_changed(folder: Path, record: PulledFolder) -> None:
             path=folder,
             **{what: _listed(names) for what, names in difference.items() if names},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PullTarget:
+    """What is at a target before a pull.
+
+    Attributes:
+        is_there: Whether there is a dataset, which is to be replaced.
+        record: What it was when it was pulled, if it was, and if its files may be of use.
+        objection: Why it must not be replaced, unless it turns out that nothing is lost.
+    """
+
+    is_there: bool
+    record: PulledFolder | None = None
+    objection: TargetExistsError | None = None
+
+
+def look_at_target(
+    target: Path, repo_id: str, *, overwrite: bool, dry_run: bool = False
+) -> PullTarget:
+    """Return what is at a target.
+
+    Args:
+        target: The folder.
+        repo_id: What is to be pulled to it.
+        overwrite: Whether a dataset may be replaced, whatever it holds.
+        dry_run: Only look: a replacement that was killed is not finished.
+    """
+    if not dry_run:
+        finish_replacing(target)
+    elif not target.exists():
+        wait_for_replacing(target)
+    if target.is_symlink() or not target.is_dir() or not any(target.iterdir()):
+        refuse_existing(target)
+        return PullTarget(is_there=False)
+    record = read_record(target)
+    if record is None and not (target / "meta" / "info.json").is_file():
+        refuse_existing(target)
+    if overwrite:
+        return PullTarget(is_there=True)
+    hint = "choose another folder, or pass overwrite (--overwrite) to replace the dataset"
+    try:
+        if record is None:
+            refuse_existing(target, hint=hint)
+        elif record.repo_id != repo_id:
+            raise TargetExistsError(
+                f"The folder was pulled from another repository, {record.repo_id!r}.",
+                hint=hint,
+                path=target,
+            )
+        else:
+            refuse_changed(target, record)
+    except TargetExistsError as objection:
+        return PullTarget(is_there=True, objection=objection)
+    return PullTarget(is_there=True, record=record)
 
 
 def as_if_pulled(folder: Path, repo_id: str, files: Mapping[str, HubFile]) -> PulledFolder | None:

@@ -38,6 +38,7 @@ def numbers(
             f"Column {feature.key!r} holds {per_row:g} numbers a row; "
             f"info.json declares the shape {list(feature.shape)}.",
             hint="the table and info.json were not written together",
+            code="feature-shape",
             file=where,
         )
     if values.null_count:

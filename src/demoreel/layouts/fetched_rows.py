@@ -22,7 +22,7 @@ from demoreel.layouts.column_store import ColumnStore, PassingColumns, StoredNum
 from demoreel.layouts.find_rows import find_rows, runs
 from demoreel.layouts.language import parsed_rows
 from demoreel.model import Episodes, Feature, Info
-from demoreel.storage.arrow import UNREADABLE, as_numpy, is_number
+from demoreel.storage.arrow import UNREADABLE, as_numpy, from_numpy, is_number
 from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.lru import ByteCache
 from demoreel.storage.parquet_ranges import ParquetRanges
@@ -186,7 +186,7 @@ class FetchedRows(StoredNumbers):
             if feature.is_image:
                 column = arrow_in.images(column, key=key, where=f"{self._folder.uri}/{name}")
             for position, rows in found.rows.items():
-                array = column.take(pa.array(rows))
+                array = column.take(from_numpy(rows))
                 self._arrow.put((position, key), array, array.nbytes)
                 known[position] = array
         return {position: array for position, array in known.items() if array is not None}

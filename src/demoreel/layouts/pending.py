@@ -97,12 +97,12 @@ def find_waiting(root: Path, info: Info) -> Waiting:
         MetadataError: The dataset's layout is not known.
         ShortageError: This machine has no more files or memory; that is no damage.
     """
-    from demoreel.layouts.appending import APPENDABLE
-    from demoreel.layouts.detect import layout_of  # which opens this module's readers
-
     folders = persisted_folders(root)
     if not folders:
         return Waiting()
+    from demoreel.layouts.appending import APPENDABLE
+    from demoreel.layouts.detect import layout_of  # which opens this module's readers
+
     layout = layout_of(root, info)
     if layout not in APPENDABLE:
         why = f"No episode can be appended to a dataset in the layout {layout!r}."

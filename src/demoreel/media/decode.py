@@ -123,15 +123,16 @@ class Decoder:
             if len(self._contexts) > _MOST_CODECS:
                 self._contexts.popitem(last=False)
         if wanted:
-            raise _Damaged("the codec gave no frame", min(wanted))
+            raise _Damaged("the codec gave no frame", min(wanted), code="video-decodes-short")
 
 
 class _Damaged(Exception):
     """A packet or frame that the codec finds damaged, and the frame that it was to become."""
 
-    def __init__(self, reason: str, frame: int) -> None:
+    def __init__(self, reason: str, frame: int, *, code: str | None = None) -> None:
         super().__init__(reason)
         self.frame = frame
+        self.code = code
 
 
 def _decode(
@@ -214,6 +215,7 @@ def _error(span: GopSpan, damaged: _Damaged) -> VideoError:
     return VideoError(
         f"A frame of the video does not decode: {damaged}.",
         hint="restore the file from a copy",
+        code=damaged.code,
         file=span.name,
         frame=damaged.frame if damaged.frame >= 0 else None,
     )

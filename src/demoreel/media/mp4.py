@@ -99,6 +99,7 @@ def read_index(
         raise VideoError(
             f"The video is cut off: its packets need {index.end} bytes, the file has {file.size}.",
             hint="restore the file from a copy, or record the episodes again",
+            code="video-truncated",
             file=name,
         )
     return index
@@ -309,7 +310,9 @@ def _noted_moov(file: Bytes, place: tuple[int, int] | None) -> bytes | None:
 def _find_moov(file: Bytes, name: str) -> bytes | None:
     """Walk the top-level boxes to ``moov`` and return its content; None if this is no mp4."""
     if file.size == 0:
-        raise VideoError("The video is empty (0 bytes).", hint="restore the file", file=name)
+        raise VideoError(
+            "The video is empty (0 bytes).", hint="restore the file", code="video-empty", file=name
+        )
     head = file.read(0, _HEAD)
     if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide"):
         return None
@@ -339,6 +342,7 @@ def _find_moov(file: Bytes, name: str) -> bytes | None:
     raise VideoError(
         "The video has no table of packets (moov): it was cut off, or never finished.",
         hint="restore the file from a copy, or record the episodes again",
+        code="video-unfinished",
         file=name,
         size=f"{file.size} bytes",
     )

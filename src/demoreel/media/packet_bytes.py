@@ -109,6 +109,7 @@ def decode_packets(data: bytes, *, video_bytes: int, name: str) -> PacketIndex |
         raise VideoError(
             f"The packet index stored beside the video is damaged ({error}).",
             hint="restore the table from a copy",
+            code="lance-packet-index",
             file=name,
         ) from error
 

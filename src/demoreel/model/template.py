@@ -62,7 +62,7 @@ class PathTemplate:
     def _refused(self, reason: str) -> UnsafePathError:
         return UnsafePathError(
             f"The template {self.where} {reason}.",
-            hint="do not open this dataset before someone has looked at its info.json",
+            hint="look at its info.json before you use this dataset",
             file=self.file,
             template=repr(self.text),
         )
@@ -98,7 +98,7 @@ def _check_relative(path: str, template: PathTemplate) -> None:
     if not path or pure.is_absolute() or ".." in pure.parts or strange:
         raise UnsafePathError(
             f"The template {template.where} leads outside the dataset's folder.",
-            hint="do not open this dataset before someone has looked at its info.json",
+            hint="look at its info.json before you use this dataset",
             file=template.file,
             template=repr(template.text),
             path=repr(path),

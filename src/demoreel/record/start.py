@@ -65,7 +65,7 @@ def create(
         features: The features by key, as in LeRobot: ``dtype``, ``shape``, ``names``. Default
             columns are added. A camera with ``{"info": {"is_depth_map": True}}`` records depth.
         robot_type: The robot, as a text for ``info.json``.
-        layout: How the dataset lies on disk.
+        layout: How the dataset is stored: ``v3.0``, ``lance-video`` or ``lance-native``.
         task: The task of episodes for which ``save_episode`` names none.
         vcodec: Codec of all cameras (``av1``, ``h264``, ``hevc``), the name of one of FFmpeg's
             encoders, or ``auto``: the best that keeps up with ``fps`` on this machine.
@@ -80,7 +80,7 @@ def create(
         encoder_threads: Threads of each encoder; by default the cores divided by the
             cameras, at most 4.
         merge: Merge small files while recording, in a process of the lowest priority.
-        chunks_size: Files of a folder.
+        chunks_size: The most files in one folder.
         data_files_size_in_mb: Size up to which tables are merged.
         video_files_size_in_mb: Size up to which videos are merged.
 

@@ -26,8 +26,7 @@ import numpy as np
 
 import demoreel
 from demoreel.cli import main as demoreel_command
-from demoreel.cli.output import count
-from demoreel.errors import DemoreelError, TargetExistsError, printable
+from demoreel.errors import DemoreelError, TargetExistsError, count, printable
 from demoreel.layouts.writing import EpisodeDraft, create_writer
 from demoreel.media.encode import VideoEncoder
 from demoreel.media.settings import VideoSettings

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from demoreel.errors import ArgumentError, DatasetNotFoundError
 from demoreel.hub.cache import cached_dataset, cached_folder
-from demoreel.hub.pull import PullWork, pull, pulling
+from demoreel.hub.pull import PullWork, commit, pull, pulling
 from demoreel.hub.records import read_record
 from demoreel.hub.snapshot import INFO, Report, Snapshot, files_to_fetch, lerobot_home
 from demoreel.read.dataset import Dataset
@@ -136,8 +136,8 @@ class FoundDataset:
             self._source.fetch_episodes(dataset.reader, positions, cameras=cameras, report=show)
         if not isinstance(self._source, PullWork):
             return self.folder
-        self._source.staging.commit(self.folder, replace=False)
-        return self._source.staging.target
+        commit(self._source.stage)
+        return self._source.stage.target
 
 
 @contextmanager

@@ -261,7 +261,10 @@ class LanceBlob:
         size = size or self._ask("blob_size")
         if size is None:
             raise VideoError(
-                "The video's row holds no bytes.", hint="restore the table", file=self._name
+                "The video's row holds no bytes.",
+                hint="restore the table",
+                code="lance-blob-missing",
+                file=self._name,
             )
         self.size = int(size)
         self.identity = (*table.identity, column, row, self.size)

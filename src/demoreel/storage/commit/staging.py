@@ -45,6 +45,8 @@ from demoreel.storage.commit.hidden_folder import (
     remove_hidden,
     remove_outdated,
 )
+from demoreel.storage.commit.replace import replacing
+from demoreel.storage.commit.writer_lock import WriterLock
 from demoreel.storage.no_room import says_no_room
 
 ORDER = "order.json"
@@ -63,7 +65,9 @@ class Staging:
             when it had done all.
     """
 
-    def __init__(self, folder: Path, target: Path, work: str = "") -> None:
+    def __init__(
+        self, folder: Path, target: Path, work: str = "", *, replaces: bool = False
+    ) -> None:
         self.folder = folder
         self.target = target
         self.dataset = folder / "dataset"
@@ -71,6 +75,7 @@ class Staging:
         self._notes = folder / "notes"
         self.committed = is_made(folder, target, work)
         self._work = work
+        self._replaces = replaces
         self._noting: list[Future[None]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="demoreel-sync")
         if not self.committed:
@@ -138,9 +143,15 @@ class Staging:
             OSError: The disk is full, or failed.
         """
         self.settle()
-        refuse_existing(self.target)
+        if not self._replaces:
+            refuse_existing(self.target)
         sync_all(Path(parent) for parent, _, _ in os.walk(self.dataset))
         note_made(self.folder, self.dataset, self._work)
+        if self._replaces:
+            with WriterLock(self.target), replacing(self.target, keep=None) as new:
+                os.rename(self.dataset, new)
+            self.committed = True
+            return
         try:
             os.rename(self.dataset, self.target)
         except OSError:
@@ -185,6 +196,8 @@ def staging(
     shared: bool = False,
     remember: bool = False,
     resumable: bool = True,
+    resumable_after: tuple[type[Exception], ...] = (),
+    replaces: bool = False,
 ) -> Iterator[Staging]:
     """Yield the folder of a piece of work, with what an earlier attempt has left in it.
 
@@ -202,23 +215,27 @@ def staging(
         remember: After the commit, keep the note that the target is made, until ``forget``: of
             several targets, those that are there stay so if a later one fails.
         resumable: Whether Ctrl-C and a full disk leave something to go on from; a kill always does.
+        resumable_after: Errors that leave something to go on from, too.
+        replaces: Whether ``target`` is a dataset that the commit replaces.
 
     Raises:
         TargetExistsError: There is something at ``target``.
         DatasetBusyError: Someone else works here.
         DiskFullError: The disk is full.
     """
-    if not was_made(target, kind=kind, fingerprint=fingerprint, work=work):
+    if not replaces and not was_made(target, kind=kind, fingerprint=fingerprint, work=work):
         refuse_existing(target)
     made = make_parents(target.parent)
     remove_dead(target.parent)
     folder = staging_folder(target, kind=kind, fingerprint=fingerprint)
     lock = lock_folder(folder, target, shared=shared)
     keep = False
+    interruptions: tuple[type[BaseException], ...] = (KeyboardInterrupt, *resumable_after)
     try:
-        place = Staging(folder, target, work)
+        place = Staging(folder, target, work, replaces=replaces)
         if not place.committed:
-            refuse_existing(target)  # when we looked, we had no lock yet
+            if not replaces:
+                refuse_existing(target)  # when we looked, we had no lock yet
             forget_made(folder)
         keep = shared
         try:
@@ -231,7 +248,7 @@ def staging(
             place.clear()
         if place.committed:
             remove_outdated(target)
-    except KeyboardInterrupt:
+    except interruptions:
         keep = keep or resumable
         raise
     except OSError as error:
