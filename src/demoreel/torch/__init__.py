@@ -1,4 +1,4 @@
-"""The faces that training code knows: ``LeRobotDataset``, streaming, and two for Lance datasets."""
+"""Datasets for training with torch: ``LeRobotDataset``, streaming, and two for Lance datasets."""
 
 from __future__ import annotations
 

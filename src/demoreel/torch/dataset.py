@@ -95,14 +95,14 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             ``HF_LEROBOT_HOME/me/my_task``; else it is fetched from the Hub to the cache that
             lerobot uses, ``HF_LEROBOT_HOME/hub``: the metadata first, then the files that the
             chosen episodes and cameras need. What is there is not fetched again.
-        root: The dataset's folder. If there is something, nobody is asked; if not, it is made.
+        root: The dataset's folder. If it holds something, the Hub is not asked; if not, it is made.
         episodes: Read only these; items keep the dataset's order.
         image_transforms: Applied to each image (or window of images), depth excepted.
         delta_timestamps: Windows in seconds, by feature; multiples of 1/fps within ``tolerance_s``.
         tolerance_s: See ``delta_timestamps``. It never decides which image an item gets: frames
             are found by number.
         revision: A tag, a branch or a commit of the repository. None is the newest version that
-            demoreel reads, v3.0 first. Of a commit that is cached, nobody is asked.
+            demoreel reads, v3.0 first. The Hub is not asked for a commit that is cached.
         force_cache_sync: Ask the Hub for something newer, wherever the dataset lies. A ``root``
             must have been pulled from there, and not been changed since.
         download_videos: False leaves the videos out; cameras that they hold cannot be read then.
@@ -126,7 +126,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         DatasetNotFoundError: The dataset is neither on this machine nor on the Hub, or it is not
             here and the Hub cannot be asked.
         UnsupportedVersionError: It has no version that demoreel reads; what it has, is listed.
-        AccessError: The Hub wants another token.
+        AccessError: The Hub requires another token.
         StoreError: The Hub does not answer as it should.
         ArgumentError: ``delta_timestamps`` are off the grid (all are listed), and the like.
     """

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from demoreel.errors import ArgumentError
@@ -138,7 +137,7 @@ class RecordingDataset:
         streaming_encoding: bool = False,
         encoder_queue_maxsize: int = 30,
     ) -> Self:
-        """Append to a dataset, whoever wrote it; the arguments are those of ``create``.
+        """Append to a dataset of any writer; the arguments are those of ``create``.
 
         Raises:
             ArgumentError: There is no ``root``: a snapshot of the Hub must not be written to.
@@ -214,7 +213,7 @@ class RecordingDataset:
     def save_episode(
         self, episode_data: Mapping[str, Any] | None = None, parallel_encoding: bool = True
     ) -> EpisodeReport:
-        """Commit the episode; when this returns it is safe, and readable by everyone."""
+        """Commit the episode; when this returns it is safe, and readable by every process."""
         if episode_data is not None:
             raise ArgumentError("episode_data is not taken: add the frames with add_frame().")
         return self._require_recorder("save_episode").save_episode()
@@ -332,15 +331,10 @@ class VideoEncodingManager:
     def __init__(self, dataset: RecordingDataset) -> None:
         self.dataset = dataset
 
-    def __enter__(self) -> VideoEncodingManager:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.dataset.finalize()
 
 
