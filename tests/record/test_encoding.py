@@ -1,4 +1,4 @@
-"""Pictures in without waiting, videos out with every frame."""
+"""Frames in without waiting, videos out with every frame."""
 
 from __future__ import annotations
 

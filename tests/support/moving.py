@@ -1,7 +1,7 @@
 """Datasets of an arm that moves as arms do: smooth, everywhere, its state a little behind.
 
 Made for checks of motion, of images and of copies: nothing in them is out of the ordinary unless
-``change`` or ``picture`` makes it so.
+``change`` or ``image`` makes it so.
 """
 
 from __future__ import annotations
