@@ -104,8 +104,8 @@ def what_was_written(
     rows = sum(pq.read_metadata(path).num_rows for path in (root / "data").rglob("*.parquet"))
     return {
         "missing_rows": wanted - rows,
-        "missing_pictures": wanted * len(CAMERAS) - shown,
-        "bytes_per_picture": size / max(1, shown),
+        "missing_images": wanted * len(CAMERAS) - shown,
+        "bytes_per_image": size / max(1, shown),
         # Only where no image is missing do images and numbers belong together.
         "psnr_db": float(10 * np.log10(255**2 / np.mean(errors)))
         if shown == wanted * len(CAMERAS)
@@ -117,7 +117,7 @@ def show(results: dict[str, dict[str, Any]]) -> None:
     ours = results["demoreel"]
     print(
         f"{'':20} {'add p50':>8} {'p99':>8} {'max':>8} {'save s':>8} {'fps':>6} "
-        f"{'missing':>8} {'B/picture':>10} {'PSNR':>6}"
+        f"{'missing':>8} {'B/image':>10} {'PSNR':>6}"
     )
     for name, told in results.items():
         add = told["add_frame_ms"]
@@ -140,10 +140,10 @@ def verdict(results: dict[str, dict[str, Any]]) -> int:
     loop runs at least as steadily as beside lerobot.
     """
     ours = results["demoreel"]
-    held = [("no frame lost", ours["missing_pictures"] == 0 and ours["missing_rows"] == 0)]
+    held = [("no frame lost", ours["missing_images"] == 0 and ours["missing_rows"] == 0)]
     for name, told in results.items():
         if name != "demoreel":
-            lost = told["missing_pictures"] + told["missing_rows"]
+            lost = told["missing_images"] + told["missing_rows"]
             as_fast = ours["achieved_fps"] >= told["achieved_fps"] - _FPS_ROUNDING
             held.append((f"loop at least as fast as beside {name}, which lost {lost}", as_fast))
     for what, holds in held:

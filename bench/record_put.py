@@ -19,7 +19,9 @@ import numpy as np
 from bench_images import camera_images
 
 from demoreel.media.settings import VideoSettings
-from demoreel.record.encoding import CameraEncoders, CameraPlan, choose_codec
+from demoreel.record.encoding.cameras import CameraEncoders
+from demoreel.record.encoding.choose import choose_codec
+from demoreel.record.encoding.plan import CameraPlan
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -120,12 +121,36 @@ def test_what_reading_a_local_dataset_loads(fixtures):
     assert modules - known - set(LOCAL) == set()
 
 
+# What may be loaded by importing the classes that train, besides what reading loads.
+TRAINING = {"torch": "collate dataset metadata place recording ring sampler"}
+
+
+def test_what_importing_torch_classes_loads():
+    """No Hub, no other store, no cut, no Lance class, no stream, no recorder."""
+    loaded = loaded_after("import demoreel.torch")
+    assert loaded & {"huggingface_hub", "obstore", "urllib3", "lance", "duckdb"} == set()
+    ours = {name.removeprefix("demoreel.") for name in loaded if name.startswith("demoreel.")}
+    modules = {name for name in ours if name.split(".")[0] not in ("errors", "model")}
+    rooms = LOCAL | TRAINING
+    known = {f"{room}.{name}" for room, names in rooms.items() for name in names.split()}
+    assert modules - known - set(rooms) == set()
+
+
 def test_public_names_exist():
     for name in demoreel.__all__:
         assert getattr(demoreel, name) is not None
     assert dir(demoreel) == sorted(demoreel.__all__)
     with pytest.raises(AttributeError):
         _ = demoreel.nothing_of_the_kind  # type: ignore[attr-defined]
+
+
+def test_public_names_of_torch_exist():
+    faces = importlib.import_module("demoreel.torch")
+    for name in faces.__all__:
+        assert getattr(faces, name).__name__ == name
+    assert dir(faces) == sorted(faces.__all__)
+    with pytest.raises(AttributeError):
+        _ = faces.nothing_of_the_kind
 
 
 def defined_names(path: Path) -> set[str]:

@@ -14,10 +14,10 @@ import demoreel
 from demoreel.edit.cut import cut
 from demoreel.errors import ArgumentError, DatasetBusyError, DiskFullError
 from demoreel.layouts.appending import create_appender, open_appender
-from demoreel.stats.running import episode_stats, finish
 from demoreel.testing import make_dataset
 from support.crash import crash_info, files_may_not_grow, killed, make_draft
 from support.crash_editing import WHOLE, edit_for_ever
+from support.plain_stats import stats_of_rows
 from support.power_cut import watch
 
 from .stamped import assert_shows, wanted
@@ -145,7 +145,7 @@ def test_what_is_said_of_the_result_is_what_a_new_dataset_would_say(dataset, tmp
             np.testing.assert_array_equal(mine.stats[key][kind], value, err_msg=f"{key} {kind}")
     numeric = [key for key, f in mine.features.items() if f.is_numeric]
     rows = mine.reader.rows(np.arange(len(mine)), numeric)
-    again = finish(episode_stats({k: mine.features[k] for k in numeric}, rows))
+    again = stats_of_rows(mine.features, rows)
     for key in numeric:
         np.testing.assert_allclose(mine.stats[key]["q50"], again[key]["q50"], rtol=1e-12)
     columns = list(mine.features.keys() - set(mine.cameras))

@@ -18,8 +18,6 @@ from demoreel.layouts.exactness import noted
 from demoreel.layouts.histograms import histogram_files, read_histograms
 from demoreel.stats.files import episode_stats
 from demoreel.stats.recompute import recompute
-from demoreel.stats.running import episode_stats as running_stats
-from demoreel.stats.running import finish
 from demoreel.storage.commit.writer_lock import WriterLock
 from demoreel.testing import make_dataset
 from support.crash import (
@@ -29,6 +27,7 @@ from support.crash import (
     make_draft,
     recompute_for_ever,
 )
+from support.plain_stats import stats_of_rows
 
 from ..conftest import LAYOUTS
 from .conftest import opened
@@ -95,7 +94,7 @@ def assert_right(path: Path) -> None:
     assert noted(path / "meta") == {}
     numeric = {key: f for key, f in dataset.features.items() if f.is_numeric}
     rows = reader.rows(np.arange(len(dataset)), list(numeric))
-    wanted = finish(running_stats(numeric, rows))
+    wanted = stats_of_rows(numeric, rows)
     for key, kinds in wanted.items():
         for kind, value in kinds.items():
             if dataset.layout != "v2.1" or kind in ("min", "max", "mean", "std", "count"):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from demoreel.edit.clips import Clip, CutList
 from demoreel.edit.cut import Cut, cut, load
 from demoreel.errors import ArgumentError, TargetExistsError
-from demoreel.stats.running import episode_stats, finish
 from demoreel.testing.suite import LayoutTests
+from support.plain_stats import stats_of_rows
 
 from .conftest import CAMERA, KINDS, assert_is, opened, tasks_of
 
@@ -133,7 +133,7 @@ def test_statistics_equal_recomputation(sources, drawn):
         result = opened(f"{folder}/out")
         numeric = [key for key, f in result.features.items() if f.is_numeric]
         rows = result.reader.rows(np.arange(len(result)), numeric)
-        again = finish(episode_stats(result.features, rows))
+        again = stats_of_rows(result.features, rows)
         for key in numeric:
             for kind, value in again[key].items():
                 found = result.stats[key][kind]

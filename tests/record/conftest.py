@@ -11,7 +11,8 @@ import pytest
 
 from demoreel.errors import EncoderBehindError
 from demoreel.media.settings import VideoSettings
-from demoreel.record.encoding import CameraEncoders, CameraPlan
+from demoreel.record.encoding.cameras import CameraEncoders
+from demoreel.record.encoding.plan import CameraPlan
 from demoreel.stats.running import LevelCounts
 from demoreel.testing.stamp import read_stamp, stamp
 

@@ -1,4 +1,4 @@
-"""Pictures in without waiting, videos out with every frame."""
+"""Frames in without waiting, videos out with every frame."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from demoreel.errors import ArgumentError, UnknownKeyError, VideoError
 from demoreel.media.settings import LOSSLESS_DEPTH, LOSSLESS_DEPTH_16, VideoSettings
-from demoreel.record.encoding import Backlog, CameraEncoders, CameraPlan
+from demoreel.record.encoding.cameras import CameraEncoders
 from demoreel.record.encoding.ipc import Inbox
+from demoreel.record.encoding.plan import Backlog, CameraPlan
 from demoreel.record.encoding.worker import Worker
 
 CODECS = ["av1", "h264", "hevc", "vp9", "mpeg4"]

@@ -8,7 +8,9 @@ import pytest
 
 from demoreel.errors import ArgumentError, VideoError
 from demoreel.media.settings import HARDWARE_ENCODERS, LOSSLESS_DEPTH, VideoSettings
-from demoreel.record.encoding import DOCUMENTED_ORDER, CameraEncoders, CameraPlan, choose_codec
+from demoreel.record.encoding.cameras import CameraEncoders
+from demoreel.record.encoding.choose import DOCUMENTED_ORDER, choose_codec
+from demoreel.record.encoding.plan import CameraPlan
 
 SOFTWARE = ("libsvtav1", "libx264")
 

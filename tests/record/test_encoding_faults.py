@@ -17,7 +17,7 @@ import pytest
 
 from demoreel.errors import DiskFullError, VideoError
 from demoreel.media.settings import VideoSettings
-from demoreel.record.encoding import CameraEncoders
+from demoreel.record.encoding.cameras import CameraEncoders
 
 pytestmark = pytest.mark.soak
 
@@ -95,7 +95,8 @@ RECORDER = """
     import numpy as np
     from pathlib import Path
     from demoreel.media.settings import VideoSettings
-    from demoreel.record.encoding import CameraEncoders, CameraPlan
+    from demoreel.record.encoding.cameras import CameraEncoders
+    from demoreel.record.encoding.plan import CameraPlan
 
     fast = VideoSettings(codec="h264", preset="ultrafast")
     plans = [CameraPlan(key, 64, 64, "rgb", fast) for key in ("front", "wrist")]

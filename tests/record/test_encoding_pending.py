@@ -15,7 +15,8 @@ import pytest
 from demoreel.errors import ArgumentError, MetadataError, VideoError
 from demoreel.layouts.persisted import read_manifest
 from demoreel.media.settings import VideoSettings
-from demoreel.record.encoding import CameraEncoders, clear_unsaved, finish_videos, forget
+from demoreel.record.encoding.cameras import CameraEncoders
+from demoreel.record.encoding.persist import clear_unsaved, finish_videos, forget
 
 
 def recover_pending(workdir):
@@ -47,7 +48,7 @@ def test_persisted_episodes_are_finished_in_order_while_the_next_is_recorded(tmp
         for episode, persisted in enumerate(pending):
             assert persisted.is_finished
             filming.check(persisted.wait(), plans, episode, 10 + episode)
-            persisted.forget()
+            forget(persisted.folder)
             assert not persisted.folder.exists()
 
 
@@ -84,7 +85,8 @@ SLOW_RECORDER = """
     import numpy as np
     from pathlib import Path
     from demoreel.media.settings import VideoSettings
-    from demoreel.record.encoding import CameraEncoders, CameraPlan
+    from demoreel.record.encoding.cameras import CameraEncoders
+    from demoreel.record.encoding.plan import CameraPlan
     from demoreel.testing.stamp import stamp
 
     slow = VideoSettings(codec="av1", preset=2, gop=8)

@@ -195,7 +195,7 @@ def test_a_frame_whose_image_finds_no_room_is_not_recorded_at_all(tmp_path):
         memory_mb=1,
         task="t",
     ) as recorder:
-        with failing(recorder.root, lambda _, call, path: "pictures-" in path, errno.ENOSPC):
+        with failing(recorder.root, lambda _, call, path: "images-" in path, errno.ENOSPC):
             refused = 0
             for _ in range(6):
                 try:

@@ -10,8 +10,9 @@ from hypothesis.extra import numpy as hnp
 
 from demoreel.model import Feature
 from demoreel.stats import columns as exactly
-from demoreel.stats.columns import Facts, whole_stats
-from demoreel.stats.running import Numbers, episode_stats, finish
+from demoreel.stats.columns import Facts, GatheredStats, number_stats, whole_stats
+from demoreel.stats.running import LevelCounts
+from support.plain_stats import stats_of_rows, stats_of_values
 
 FEATURES = {
     "task_index": Feature("task_index", "int64", (1,)),
@@ -40,9 +41,7 @@ class Portions:
 
 
 def assert_right(found, values: np.ndarray) -> None:
-    running = Numbers()
-    running.add(values)
-    wanted = running.finish()
+    wanted = stats_of_values(values)
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         tolerance = 1e-9 if name in ("mean", "std") else 0
@@ -117,7 +116,7 @@ def columns(rows: int, seed: int) -> dict:
     }
 
 
-def test_facts_equal_the_running_statistics():
+def test_facts_equal_the_statistics_of_each_episode():
     facts = Facts(FEATURES, ["a", "b", "c"])
     episodes = [columns(rows, seed) for seed, rows in enumerate((1, 2, 50))]
     for episode in episodes:
@@ -126,9 +125,47 @@ def test_facts_equal_the_running_statistics():
     for row, episode in zip(table, episodes, strict=True):
         order = dict.fromkeys(episode["task_index"].tolist())
         assert row["tasks"] == ["abc"[number] for number in order]
-        wanted = finish(episode_stats(FEATURES, episode))
+        wanted = stats_of_rows(FEATURES, episode)
         for key, kinds in wanted.items():
             for kind, value in kinds.items():
                 np.testing.assert_allclose(
                     row[f"stats/{key}/{kind}"], value, rtol=1e-12, atol=1e-12
                 )
+
+
+def test_an_episode_has_the_statistics_of_each_column():
+    episode = columns(40, seed=7)
+    found = number_stats(FEATURES, episode)
+    assert list(found) == ["task_index", "arm", "grid"]
+    for key, kinds in found.items():
+        assert_right(kinds, episode[key])
+
+
+def test_scalars_bools_and_tables_have_lerobots_shapes():
+    features = {
+        "done": Feature("done", "bool", (1,)),
+        "touch": Feature("touch", "float32", (4, 3)),
+        "note": Feature("note", "string", (1,)),
+    }
+    touch = np.arange(24.0, dtype=np.float32).reshape(2, 4, 3)
+    found = number_stats(features, {"done": [True, False], "touch": touch, "note": ["a", "b"]})
+    assert set(found) == {"done", "touch"}
+    assert found["done"]["mean"].tolist() == [0.5]
+    assert found["touch"]["min"].tolist() == [0.0, 1.0, 2.0]
+    assert found["touch"]["count"].tolist() == [2]
+
+
+def test_gathered_statistics_are_those_of_all_values():
+    features = {"n": Feature("n", "float64", (2,)), "p": Feature("p", "image", (2, 2, 3))}
+    gathered = GatheredStats(features)
+    parts = [np.random.default_rng(size).normal(size=(size, 2)) for size in (1, 5, 300)]
+    for number, values in enumerate(parts):
+        counted = LevelCounts()
+        counted.add(np.full((2, 2, 3), number, np.uint8))
+        mine = gathered.add({"n": values}, {"p": counted})
+        assert_right(mine["n"], values)
+        assert mine["p"]["count"].tolist() == [1]
+    whole = gathered.whole()
+    assert_right(whole["n"], np.concatenate(parts))
+    assert whole["p"]["count"].tolist() == [3]
+    np.testing.assert_allclose(whole["p"]["mean"].reshape(-1), [1 / 255] * 3)

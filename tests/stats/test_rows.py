@@ -11,8 +11,8 @@ import demoreel
 from demoreel.errors import TableError
 from demoreel.stats import columns, rows
 from demoreel.stats.rows import DatasetRows, all_numbers, number_blocks
-from demoreel.stats.running import episode_stats, finish
 from demoreel.testing import make_dataset
+from support.plain_stats import stats_of_rows
 
 FEATURES = {
     "grid": {"dtype": "float64", "shape": [2, 3]},
@@ -42,7 +42,7 @@ def assert_right(path) -> None:
     numeric = {key: f for key, f in dataset.features.items() if f.is_numeric}
 
     def from_scratch(chosen):
-        return finish(episode_stats(numeric, reader.rows(chosen, list(numeric))))
+        return stats_of_rows(numeric, reader.rows(chosen, list(numeric)))
 
     def assert_equal(mine, wanted):
         assert mine.keys() == wanted.keys()

@@ -7,15 +7,8 @@ from hypothesis.extra import numpy as hnp
 from demoreel.errors import ArgumentError
 from demoreel.model import Feature
 from demoreel.stats.levels import camera_stats, cameras_stats
-from demoreel.stats.running import (
-    QUANTILES,
-    LevelCounts,
-    Numbers,
-    combine,
-    episode_stats,
-    finish,
-    merge,
-)
+from demoreel.stats.running import QUANTILES, LevelCounts, combine
+from support.plain_stats import stats_of_values
 
 columns = hnp.arrays(
     np.float32,
@@ -27,24 +20,6 @@ cuts = st.lists(st.integers(0, 40), max_size=4)
 
 def in_parts(values, where):
     return np.split(values, sorted(min(cut, len(values)) for cut in where))
-
-
-@given(columns, cuts)
-def test_numbers_in_any_pieces_give_what_numpy_gives_at_once(values, where):
-    whole = Numbers()
-    for piece in in_parts(values, where):
-        part = Numbers()
-        part.add(piece)
-        whole.merge(part)
-    found = whole.finish()
-    exact = values.astype(np.float64)
-    assert found["count"].tolist() == [len(values)]
-    assert np.array_equal(found["min"], exact.min(axis=0))
-    assert np.array_equal(found["max"], exact.max(axis=0))
-    assert np.array_equal(found["mean"], exact.mean(axis=0))
-    assert np.array_equal(found["std"], exact.std(axis=0))
-    for name, share in QUANTILES.items():
-        assert np.array_equal(found[name], np.quantile(exact, share, axis=0))
 
 
 @settings(deadline=None)
@@ -79,30 +54,10 @@ def test_depth_stays_in_millimetres():
     assert found["max"].tolist() == [[[3400.0]]]
 
 
-def test_scalars_bools_and_tables_have_lerobots_shapes():
-    features = {
-        "done": Feature("done", "bool", (1,)),
-        "touch": Feature("touch", "float32", (4, 3)),
-        "note": Feature("note", "string", (1,)),
-    }
-    touch = np.arange(24.0, dtype=np.float32).reshape(2, 4, 3)
-    found = finish(
-        episode_stats(features, {"done": [True, False], "touch": touch, "note": ["a", "b"]})
-    )
-    assert set(found) == {"done", "touch"}
-    assert found["done"]["mean"].tolist() == [0.5]
-    assert found["touch"]["min"].tolist() == [0.0, 1.0, 2.0]
-    assert found["touch"]["count"].tolist() == [2]
-
-
 @given(st.lists(columns.filter(lambda c: c.shape[1] >= 2), min_size=1, max_size=4))
 def test_combining_finished_statistics_is_exact_but_for_quantiles(arrays):
     arrays = [array[:, :2] for array in arrays]
-    parts = []
-    for array in arrays:
-        numbers = Numbers()
-        numbers.add(array)
-        parts.append({"action": numbers.finish()})
+    parts = [{"action": stats_of_values(array)} for array in arrays]
     exact = np.concatenate(arrays).astype(np.float64)
     found = combine(parts)["action"]
     assert found["count"].tolist() == [len(exact)]
@@ -115,40 +70,13 @@ def test_combining_finished_statistics_is_exact_but_for_quantiles(arrays):
 
 
 def test_combine_takes_features_that_only_some_have():
-    one, two = Numbers(), Numbers()
-    one.add(np.zeros((3, 1)))
-    two.add(np.ones((5, 1)))
-    found = combine([{"a": one.finish()}, {"b": two.finish()}])
+    one, two = stats_of_values(np.zeros((3, 1))), stats_of_values(np.ones((5, 1)))
+    found = combine([{"a": one}, {"b": two}])
     assert found["a"]["count"].tolist() == [3]
     assert found["b"]["mean"].tolist() == [1.0]
 
 
-def test_merging_leaves_the_parts_as_they_are():
-    parts = []
-    for value in (1.0, 3.0):
-        numbers = Numbers()
-        numbers.add(np.full((2, 1), value))
-        images = LevelCounts()
-        images.add(np.full((2, 2, 3), int(value), np.uint8))
-        parts.append({"n": numbers, "p": images})
-    whole = finish(merge(parts))
-    assert whole["n"]["mean"].tolist() == [2.0]
-    assert whole["p"]["count"].tolist() == [2]
-    assert finish(parts[0])["n"]["mean"].tolist() == [1.0]
-    assert finish(parts[0])["p"]["count"].tolist() == [1]
-
-
-def test_later_changes_to_the_callers_array_do_not_matter():
-    values = np.zeros((4, 2))
-    numbers = Numbers()
-    numbers.add(values)
-    values[:] = 9
-    assert numbers.finish()["max"].tolist() == [0.0, 0.0]
-
-
 def test_nothing_has_no_statistics():
-    with pytest.raises(ArgumentError, match="no values"):
-        Numbers().finish()
     with pytest.raises(ArgumentError, match="no frames"):
         LevelCounts().finish()
 
@@ -187,17 +115,3 @@ def test_several_cameras_at_once_have_the_statistics_of_each():
             for name, value in expected.items():
                 assert made[name].shape == value.shape
                 assert np.array_equal(made[name], value)
-
-
-def test_columns_of_any_length_have_the_quantiles_of_each():
-    random = np.random.default_rng(1)
-    columns = {"a": random.normal(size=(7, 3)), "b": random.normal(size=7), "c": np.arange(9)}
-    features = {
-        key: Feature(key, "float64", values.shape[1:] or (1,)) for key, values in columns.items()
-    }
-    found = finish(episode_stats(features, columns))
-    for key, values in columns.items():
-        alone = Numbers()
-        alone.add(values)
-        for name, value in alone.finish().items():
-            assert np.array_equal(found[key][name], value)

@@ -33,7 +33,8 @@ from demoreel.layouts.writing import EpisodeDraft
 from demoreel.media.encode import VideoEncoder, VideoSettings
 from demoreel.media.remux import probe
 from demoreel.model import Feature, Info
-from demoreel.stats.running import LevelCounts, episode_stats, finish
+from demoreel.stats.columns import GatheredStats
+from demoreel.stats.running import LevelCounts
 from demoreel.storage.commit.writer_lock import is_held
 from demoreel.testing.stamp import read_stamp, stamp
 
@@ -103,7 +104,7 @@ def make_draft(appender: Appender, episode: int, scratch: Path) -> EpisodeDraft:
     columns = columns_of(episode)
     tasks = [TASKS[episode % len(TASKS)]] * len(images)
     every = {**columns, **appender.default_columns(tasks)}
-    stats = finish(episode_stats(info.features, every, images=seen))
+    stats = GatheredStats(info.features).add(every, seen)
     histograms = {key: counted.histogram() for key, counted in seen.items()}
     return EpisodeDraft(columns, tasks, videos, {}, stats, histograms)
 

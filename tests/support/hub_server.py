@@ -18,15 +18,15 @@ pass ``endpoint=hub.endpoint, token=hub.token`` to ``HfApi``.
 ``authorized``), ``requests`` counts them, ``reset_log()`` forgets them.
 
 **Putting things there.** ``seed(repo, folder, revision=, tag=, private=, repo_type=)`` makes a
-branch hold a folder; ``commit(repo, {path: bytes or None})`` is somebody else's commit. The storage
-is a folder, and a server that is started there again serves the same repositories.
+branch hold a folder; ``commit(repo, {path: bytes or None})`` is another client's commit. The
+storage is a folder, and a server that is started there again serves the same repositories.
 
 **Who is asking.** ``token`` may do everything, ``read_token`` may not write, ``stranger_token``
-belongs to somebody who sees no private repository. Without a token a repository that is private or
+belongs to a user that sees no private repository. Without a token a repository that is private or
 missing is 401, with a stranger's 404, both with the code ``RepoNotFound``, as on the Hub.
 
-**Breaking it.** ``fail_next(2, status=429, retry_after=1, on="commit")``, ``race(repo)`` (somebody
-commits between a client's look and its commit: 412), ``cut_upload(after_bytes)``,
+**Breaking it.** ``fail_next(2, status=429, retry_after=1, on="commit")``, ``race(repo)`` (another
+client commits between a client's look and its commit: 412), ``cut_upload(after_bytes)``,
 ``cut_download(after_bytes)``, ``expire_urls()``, ``hold("commit")`` (a request waits in the server
 until the test has killed its client), ``calm()`` ends all of it. ``on`` is a route::
 

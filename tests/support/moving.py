@@ -1,7 +1,7 @@
 """Datasets of an arm that moves as arms do: smooth, everywhere, its state a little behind.
 
 Made for checks of motion, of images and of copies: nothing in them is out of the ordinary unless
-``change`` or ``picture`` makes it so.
+``change`` or ``image`` makes it so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy as np
 from demoreel.layouts.writing import EpisodeDraft, create_writer
 from demoreel.media.encode import Codec, VideoEncoder, VideoSettings
 from demoreel.model import Feature, Info
-from demoreel.stats.running import LevelCounts, episode_stats, finish, merge
+from demoreel.stats.columns import GatheredStats
+from demoreel.stats.running import LevelCounts
 
 FRONT = "observation.images.front"
 JOINTS = 6
@@ -59,7 +60,7 @@ def make_moving(
         seed: Of the movements.
     """
     info = _info(fps, films, names, capture_times)
-    gathered = []
+    gathered = GatheredStats(info.features)
     with tempfile.TemporaryDirectory() as scratch, create_writer(path, info) as writer:
         for episode, length in enumerate(lengths):
             moves = dict(zip(names, movements(episode, length, seed=seed), strict=True))
@@ -78,9 +79,9 @@ def make_moving(
                 videos, seen = {FRONT: file}, {FRONT: film(file, images, fps=fps)}
             tasks = ["wave"] * frames
             every = {**columns, **writer.default_columns(tasks)}
-            gathered.append(episode_stats(info.features, every, images=seen))
-            writer.append(EpisodeDraft(columns, tasks, videos, stats=finish(gathered[-1])))
-        writer.commit(stats=finish(merge(gathered)))
+            stats = gathered.add(every, seen)
+            writer.append(EpisodeDraft(columns, tasks, videos, stats=stats))
+        writer.commit(stats=gathered.whole())
     return Path(path)
 
 

@@ -67,7 +67,7 @@ class S3Server:
             self._start(self._folder / f"data-{attempt}")
             if self._waits_for_requests():
                 return self
-            self._stop()  # somebody else took one of the ports that were free a moment ago
+            self._stop()  # another process took one of the ports that were free a moment ago
         said = (self._folder / "log").read_text(errors="replace")[-2000:]
         raise RuntimeError(f"the S3 server does not start:\n{said}")
 
@@ -242,7 +242,7 @@ class S3Server:
         assert self._watcher is not None
         self._server.kill()  # asked to end, it takes seconds
         self._watcher.communicate(b"\n")  # a forked child may still hold the pipe open
-        self._server.wait()  # after the watcher, which knows it by its number
+        self._server.wait()  # after the watcher, which has its number
         self._server = self._watcher = None
         for port in self._ports:
             for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):

@@ -29,7 +29,7 @@ from support.proxy.framing import Body
 pytestmark = pytest.mark.soak
 
 DATA = os.urandom(300_000)
-FOREVER = 3600.0  # longer than any test; nobody waits for it
+FOREVER = 3600.0  # longer than any test; nothing waits for it
 AT_ONCE = {
     "max_retries": 8,
     "backoff": {
@@ -305,7 +305,7 @@ def test_a_client_that_tries_again_reads_what_is_right(proxy, store):
 
 
 def test_a_client_does_not_notice_every_lie(proxy, store):
-    """Why whoever reads through obstore must look at the length of what came."""
+    """Why a reader through obstore must look at the length of what came."""
     proxy.fail_next(1, ShortBody(by=10))
     with pytest.raises(GenericError, match=r"Requested 0\.\.1000, got 0\.\.990"):
         obstore.get_range(store, "proxy/other", start=0, length=1000)

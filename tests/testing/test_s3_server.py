@@ -1,4 +1,4 @@
-"""A real S3 server for tests: it starts, holds objects, and ends with whoever started it."""
+"""A real S3 server for tests: it starts, holds objects, and ends with its starter."""
 
 from __future__ import annotations
 

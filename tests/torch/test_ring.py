@@ -1,4 +1,4 @@
-"""Shared blocks are used again, and never while somebody looks at them."""
+"""Shared blocks are used again, and never while they are looked at."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ class TestResuming:
         )
         delivered = iter(loader)
         list(itertools.islice(delivered, 3))
-        full = loader.state_dict()  # nothing is left, but nobody has been told
+        full = loader.state_dict()  # nothing is left, but the end is not told yet
         assert list(delivered) == []
         over = loader.state_dict()
         for state, left in ((full, []), (over, order_of(epoch=1))):

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, cast
 
 import av
@@ -217,12 +216,7 @@ class VideoEncoder:
         """Return the encoder itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         """Close the file, or remove it if the block failed."""
         if kind is None:
             self.close()

@@ -27,12 +27,14 @@ from demoreel.errors import DiskError, FrameMismatchError
 from demoreel.layouts.appending import Appender
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.persisted_files import MANIFEST, ROWS
-from demoreel.layouts.spans import require_frames
 from demoreel.layouts.writing import EpisodeDraft, ProbedVideo
 from demoreel.model import Info, Stats
-from demoreel.record.encoding import FinishedVideo, PendingVideos
+from demoreel.record.encoding.cameras import EpisodeVideos
+from demoreel.record.encoding.persist import forget
+from demoreel.record.encoding.plan import FinishedVideo
 from demoreel.record.frames import EpisodeBuffer
-from demoreel.stats.running import LevelCounts, episode_stats, finish
+from demoreel.stats.columns import number_stats
+from demoreel.stats.running import LevelCounts
 from demoreel.stats.totals import Totals, counted_before, with_exact_numbers
 
 log = logging.getLogger(__name__)
@@ -55,13 +57,13 @@ class Committer:
 
     Args:
         appender: The dataset.
-        root: Its folder, for errors.
+        root: Its folder.
     """
 
     def __init__(self, appender: Appender, *, root: Path) -> None:
         pa.array([""])  # its first array imports pandas: half a second, here and not in a save
         self._appender = appender
-        self._root = root
+        self.root = root
         self._totals = Totals(None)
         if appender.episodes:
             committed = open_reader(root, pending=False)
@@ -84,7 +86,7 @@ class Committer:
         They are good for the next ``commit`` only.
         """
         made = self._appender.default_columns(episode.tasks)
-        stats = finish(episode_stats(self.info.features, {**episode.columns, **made}))
+        stats = number_stats(self.info.features, {**episode.columns, **made})
         return CountedNumbers(stats, self._totals.with_numbers(stats, self.info.cameras))
 
     def commit(
@@ -104,18 +106,11 @@ class Committer:
             videos: Gives the videos; called late, so that it may wait for them.
             numbers: What ``count_numbers`` said of it; without, it is asked here.
             replaces: Files that the commit deletes: see ``EpisodeDraft``.
-
-        Raises:
-            FrameMismatchError: A camera does not hold as many frames as there are rows.
-            DiskFullError: There is no room; nothing was committed, and this may be tried again.
         """
         counts = {**episode.counts, **filmed}
-        encoded = {key: len(of_camera) for key, of_camera in episode.images.items()}
-        self._refuse_other_lengths(episode, encoded)
 
         def finished() -> dict[str, ProbedVideo]:
             found = videos()
-            self._refuse_other_lengths(episode, {key: v.frames for key, v in found.items()})
             self._refuse_other_counts(filmed, found)
             return {k: ProbedVideo(v.path, v.signature, v.frames) for k, v in found.items()}
 
@@ -132,17 +127,16 @@ class Committer:
         self.saved += 1
         return index
 
-    def _refuse_other_lengths(self, episode: EpisodeBuffer, frames: Mapping[str, int]) -> None:
-        for key, count in frames.items():
-            require_frames(
-                count,
-                len(episode.tasks),
-                of="camera",
-                hint="the episode is not saved; discard it and record it again",
-                dataset=self._root,
-                episode=self._appender.episodes,
-                camera=key,
-            )
+    def commit_persisted(
+        self, episode: EpisodeBuffer, videos: Mapping[str, FinishedVideo], folder: Path
+    ) -> int:
+        """Commit an episode that is persisted in a folder, with its videos; return its number.
+
+        The same commit deletes the manifest.
+        """
+        filmed = {key: video.stats for key, video in videos.items()}
+        manifest = (folder / MANIFEST).relative_to(self.root).as_posix()
+        return self.commit(episode, filmed, lambda: videos, replaces=(manifest,))
 
     def _refuse_other_counts(
         self, filmed: Mapping[str, LevelCounts], videos: Mapping[str, FinishedVideo]
@@ -153,7 +147,7 @@ class Committer:
                 raise FrameMismatchError(
                     "The camera's video holds other images than were counted.",
                     hint="the episode is not saved; discard it and record it again",
-                    dataset=self._root,
+                    dataset=self.root,
                     episode=self._appender.episodes,
                     camera=key,
                 )
@@ -164,7 +158,7 @@ class Committer:
         self._appender.recover()
         if self.saved and stats is not None:
             self._appender.replace_stats(
-                with_exact_numbers(stats, open_reader(self._root, pending=False)),
+                with_exact_numbers(stats, open_reader(self.root, pending=False)),
                 approximate=self._totals.approximate(self.info.cameras),
             )
 
@@ -174,13 +168,11 @@ class DeferredCommits:
 
     Args:
         committer: Commits them; nothing else may use it while episodes wait.
-        root: The dataset's folder.
     """
 
-    def __init__(self, committer: Committer, root: Path) -> None:
+    def __init__(self, committer: Committer) -> None:
         self._committer = committer
-        self._root = root
-        self._queue: deque[tuple[PendingVideos, EpisodeBuffer]] = deque()
+        self._queue: deque[tuple[EpisodeVideos, EpisodeBuffer]] = deque()
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -190,7 +182,7 @@ class DeferredCommits:
         """Episodes that are safe, but not committed yet."""
         return len(self._queue)
 
-    def add(self, pending: PendingVideos, episode: EpisodeBuffer) -> None:
+    def add(self, pending: EpisodeVideos, episode: EpisodeBuffer) -> None:
         """Add an episode that is persisted."""
         with self._changed:
             self._queue.append((pending, episode))
@@ -216,8 +208,7 @@ class DeferredCommits:
                     return
                 pending, episode = self._queue[0]
             try:
-                manifest = manifest_name(self._root, pending.folder)
-                commit_finished(self._committer, episode, pending.wait(), manifest)
+                self._committer.commit_persisted(episode, pending.wait(), pending.folder)
             except BaseException as error:  # the recording thread raises it
                 pending.doubt()
                 with self._changed:
@@ -225,7 +216,7 @@ class DeferredCommits:
                     self._changed.notify_all()
                 return
             try:
-                pending.forget()
+                forget(pending.folder)
             except OSError as error:
                 log.warning("files of an episode that is committed stay behind: %s", error)
             with self._changed:
@@ -233,11 +224,7 @@ class DeferredCommits:
                 self._changed.notify_all()
 
     def retry(self) -> None:
-        """Try again to commit what could not be committed, if anything; waits for a moment.
-
-        Raises:
-            DemoreelError: It still cannot be; it is still safe on disk.
-        """
+        """Try again to commit what could not be committed, if anything; waits for a moment."""
         with self._changed:
             if self._failure is None:
                 return
@@ -260,37 +247,13 @@ class DeferredCommits:
             raise failure
 
     def wait(self) -> None:
-        """Wait until all are committed.
-
-        Raises:
-            DemoreelError: One could not be; it is still safe on disk.
-        """
+        """Wait until all are committed."""
         with self._changed:
             if self._failure is not None:
                 self._failure = None
                 self._start()
             self._changed.wait_for(lambda: not self._queue or self._failure is not None)
         self._raise_failure()
-
-
-def commit_finished(
-    committer: Committer, episode: EpisodeBuffer, videos: Mapping[str, FinishedVideo], manifest: str
-) -> int:
-    """Commit a persisted episode whose videos are there; return its number.
-
-    Args:
-        committer: Commits it.
-        episode: The episode.
-        videos: Its videos.
-        manifest: Its manifest, relative to the dataset's folder: the commit deletes it.
-    """
-    filmed = {key: video.stats for key, video in videos.items()}
-    return committer.commit(episode, filmed, lambda: videos, replaces=(manifest,))
-
-
-def manifest_name(root: Path, folder: Path) -> str:
-    """Return the path of a persisted episode's manifest, relative to the dataset's folder."""
-    return (folder / MANIFEST).relative_to(root).as_posix()
 
 
 def persist_note(buffer: EpisodeBuffer, episode: int, rows_digest: str) -> dict[str, Any]:

@@ -25,12 +25,8 @@ from demoreel.layouts.pending import Damaged, find_waiting
 from demoreel.layouts.persisted import PersistedEpisode
 from demoreel.layouts.persisted_files import MANIFEST, WORKDIR
 from demoreel.model import Info
-from demoreel.record.commit import Committer, commit_finished, manifest_name
-from demoreel.record.encoding import (
-    clear_unsaved,
-    finish_videos,
-    forget,
-)
+from demoreel.record.commit import Committer
+from demoreel.record.encoding.persist import clear_unsaved, finish_videos, forget
 from demoreel.record.frames import EpisodeBuffer
 from demoreel.stats.running import LevelCounts
 from demoreel.storage.commit.consistent import finish_commit
@@ -120,12 +116,8 @@ def finish(
     if dry_run:
         return _would_finish(root)
     completed = finish_replacing(root)
-    info_path = root / "meta" / "info.json"
     completed = finish_commit(root) or completed
-    if not info_path.is_file():
-        raise DatasetNotFoundError("There is no dataset to finish.", path=root)
-    info = read_info(info_path)
-    waiting = find_waiting(root, info)
+    waiting = find_waiting(root, _info(root))
     episodes: list[FinishedEpisode] = []
     kept = list(waiting.damaged)
     if waiting.episodes:
@@ -143,13 +135,17 @@ def finish(
     return Finished(root, False, completed, tuple(episodes), tuple(kept))
 
 
+def _info(root: Path) -> Info:
+    path = root / "meta" / "info.json"
+    if not path.is_file():
+        raise DatasetNotFoundError("There is no dataset to finish.", path=root)
+    return read_info(path)
+
+
 def _would_finish(root: Path) -> Finished:
     if not root.exists():
         wait_for_replacing(root)
-    info_path = root / "meta" / "info.json"
-    if not info_path.is_file():
-        raise DatasetNotFoundError("There is no dataset to finish.", path=root)
-    info = read_info(info_path)
+    info = _info(root)
     waiting = find_waiting(root, info)
     episodes: list[FinishedEpisode] = []
     kept = list(waiting.damaged)
@@ -173,11 +169,6 @@ def commit_pending(
 
     Returns:
         What was committed, and what could not be and is kept.
-
-    Raises:
-        DiskFullError: There is no room; what was not committed is as it was.
-        DiskError: The disk fails otherwise; likewise.
-        ShortageError: This machine has no more files, threads or memory; likewise.
     """
     clear_unsaved(root / WORKDIR)
     waiting = find_waiting(root, committer.info)
@@ -186,7 +177,7 @@ def commit_pending(
     progress = _FrameCounter(waiting.episodes, report)
     for persisted in waiting.episodes:
         try:
-            number = _commit_persisted(root, committer, persisted, progress)
+            number = _commit_persisted(committer, persisted, progress)
         except (DemoreelError, OSError) as error:
             refuse_shortage(error)
             if isinstance(error, DiskError) or says_no_room(error):
@@ -199,14 +190,14 @@ def commit_pending(
 
 
 def _commit_persisted(
-    root: Path, committer: Committer, persisted: PersistedEpisode, progress: _FrameCounter
+    committer: Committer, persisted: PersistedEpisode, progress: _FrameCounter
 ) -> int:
     manifest = persisted.manifest
     counts = _counts(persisted, committer.info)
     persisted.verify()
     buffer = EpisodeBuffer(persisted.tasks, persisted.columns, persisted.images, counts)
     videos = finish_videos(manifest, encoded=progress.step)
-    number = commit_finished(committer, buffer, videos, manifest_name(root, manifest.folder))
+    number = committer.commit_persisted(buffer, videos, manifest.folder)
     rows = manifest.rows
     forget(manifest.folder)
     rows.unlink(missing_ok=True)  # older recorders kept them beside the folder

@@ -67,11 +67,6 @@ class FrameCheck:
             frame: The values.
             task: What the robot is doing, if the frame does not say.
             number: Which frame of the episode it is, for errors.
-
-        Raises:
-            UnknownKeyError: It has a key that is not declared.
-            ArgumentError: It lacks one, or a value has another shape or type, is not finite, or is
-                not in the range of the declared dtype.
         """
         self._check_keys(frame)
         checked = CheckedFrame({}, {}, {}, _task(frame.get("task", task)))
@@ -238,7 +233,7 @@ class EpisodeBuffer:
     Attributes:
         tasks: The task of every row.
         columns: Every column that is no camera, numbers as arrays; empty until the episode ends.
-            It stays the same object: by it, an appender knows an episode that is given again.
+            It stays the same object: by it, an appender recognises an episode that is given again.
         images: The encoded images of image cameras, likewise.
         counts: The statistics of those.
         ended: Whether it has all its frames.
@@ -257,11 +252,7 @@ class EpisodeBuffer:
         return len(self.tasks)
 
     def refuse_long(self, frame: CheckedFrame) -> None:
-        """Refuse a frame with which the episode has more text than a saved one is read with.
-
-        Raises:
-            ArgumentError: There is too much.
-        """
+        """Refuse a frame with which the episode has more text than a saved one is read with."""
         most = most_text(len(self) + 1)
         if self._text + _bytes_of(frame) > most:
             raise ArgumentError(

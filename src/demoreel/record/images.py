@@ -1,4 +1,4 @@
-"""Pictures of image cameras, encoded beside the loop: lossless PNG, kept until it is saved.
+"""Images of image cameras, encoded beside the loop: lossless PNG, kept until it is saved.
 
 An image that waits is in memory up to a limit, and in a file beyond it, so that the loop neither
 waits for the encoder nor fills the memory.
@@ -19,6 +19,7 @@ import numpy as np
 
 from demoreel.errors import EncoderBehindError
 from demoreel.media.image_encode import ImageCodec, encode_image
+from demoreel.record.encoding.spill import write_at
 from demoreel.stats.running import LevelCounts
 from demoreel.storage.no_room import reason_of
 
@@ -71,15 +72,11 @@ class ImageWriters:
 
     @property
     def waiting(self) -> int:
-        """Pictures that are not encoded yet."""
+        """Images that are not encoded yet."""
         return sum(not done.done() for each in self._encoded.values() for _, done in each)
 
     def hold(self, images: Mapping[str, np.ndarray]) -> dict[str, _Waiting]:
-        """Copy a frame's images; they are ``encode``d or ``let_go`` next.
-
-        Raises:
-            EncoderBehindError: Memory is full, and the disk is, too, or fails.
-        """
+        """Copy a frame's images; they are ``encode``d or ``let_go`` next."""
         held: dict[str, _Waiting] = {}
         try:
             for key, image in images.items():
@@ -115,18 +112,12 @@ class ImageWriters:
         if fits:
             return _Waiting(image.shape, image.dtype, np.array(image))
         if self._spill is None:
-            handle, name = tempfile.mkstemp(dir=self._workdir, prefix="pictures-")
+            handle, name = tempfile.mkstemp(dir=self._workdir, prefix="images-")
             os.unlink(name)  # gone with this process, however it ends
             self._spill = handle
         offset = self._end
-        data = np.ascontiguousarray(image).data.cast("B")
-        written = 0
-        while written < len(data):
-            more = os.pwrite(self._spill, data[written:], offset + written)
-            if not more:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            written += more
-        self._end += len(data)
+        write_at(self._spill, np.ascontiguousarray(image), offset)
+        self._end += image.nbytes
         return _Waiting(image.shape, image.dtype, None, offset)
 
     def _encode(self, key: str, task: _Waiting) -> bytes:
@@ -147,11 +138,7 @@ class ImageWriters:
         return encoded
 
     def finish_episode(self) -> tuple[dict[str, list[bytes]], Mapping[str, LevelCounts]]:
-        """Wait for the encoders; return every image and its cameras' statistics.
-
-        Raises:
-            OSError: An image that waits on disk cannot be read; ask again.
-        """
+        """Wait for the encoders; return every image and its cameras' statistics."""
         images = {
             key: [self._result(key, *each) for each in waiting]
             for key, waiting in self._encoded.items()

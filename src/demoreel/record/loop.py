@@ -85,7 +85,7 @@ def run_loop(
 
     Args:
         robot: What to observe and to move.
-        teleop: Who says what to do.
+        teleop: Says what to do.
         recorder: Where frames go; None runs the robot without recording (to reset the scene).
         fps: Turns a second; None takes the recorder's.
         control_time_s: How long; None until an event.
@@ -149,7 +149,7 @@ def _wait_for_next(begin: float, slot: int, rate: float) -> tuple[int, bool]:
     if rest > _SPIN:
         time.sleep(rest - _SPIN)
     while time.perf_counter() < deadline:
-        time.sleep(0)  # gives the processor away to whoever wants it
+        time.sleep(0)  # gives the processor to other threads
     return slot, late
 
 
@@ -250,7 +250,7 @@ def record_episodes(
 
     Args:
         robot: What to observe and to move.
-        teleop: Who says what to do.
+        teleop: Says what to do.
         recorder: Where episodes go.
         episodes: How many to save.
         episode_time_s: How long one is; None until an event.

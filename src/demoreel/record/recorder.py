@@ -2,7 +2,7 @@
 
 ``add_frame`` checks a frame, copies its pixels and returns; encoders in processes of their own make
 packets of them meanwhile. ``save_episode`` commits: when it returns, the episode survives whatever
-happens, and whoever opens the dataset sees it.
+happens, and every reader that opens the dataset sees it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
@@ -23,7 +22,8 @@ from demoreel.layouts.persisted_files import ROWS, WORKDIR
 from demoreel.model import Info
 from demoreel.record.clock import CaptureClock, EpisodeReport, timing
 from demoreel.record.commit import BackgroundMerger, Committer, DeferredCommits, persist_note
-from demoreel.record.encoding import Backlog, CameraEncoders, CameraPlan
+from demoreel.record.encoding.cameras import CameraEncoders
+from demoreel.record.encoding.plan import Backlog, CameraPlan
 from demoreel.record.finish import clear_workdir
 from demoreel.record.frames import CheckedFrame, EpisodeBuffer, FrameCheck
 from demoreel.record.images import ImageWriters
@@ -32,6 +32,24 @@ from demoreel.record.spec import CAPTURE_TIME
 _BEHIND_S = 0.5  # of recording yet to encode, from which saving does not wait for the encoders
 
 OnBehind = Literal["error", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """What ``create`` and ``resume`` take alike, and document."""
+
+    task: str | None
+    allow_nan: bool
+    on_behind: OnBehind
+    memory_mb: int
+    encoder_threads: int | None
+    merge: bool
+
+    def __post_init__(self) -> None:
+        if self.on_behind not in get_args(OnBehind):
+            raise ArgumentError(f"on_behind is 'error' or 'skip', not {self.on_behind!r}.")
+        if self.memory_mb < 1:
+            raise ArgumentError(f"memory_mb must be at least 1, not {self.memory_mb}.")
 
 
 class Recorder:
@@ -52,44 +70,39 @@ class Recorder:
         self,
         appender: Appender,
         cameras: list[CameraPlan],
-        *,
-        root: Path,
         committer: Committer,
-        task: str | None = None,
-        allow_nan: bool = False,
-        on_behind: OnBehind = "error",
-        memory_mb: int = 512,
-        encoder_threads: int | None = None,
-        merge: bool = True,
+        options: RecordOptions,
     ) -> None:
-        self.root = root
+        self.root = committer.root
         self.info: Info = appender.info
-        self.task = task
+        self.task = options.task
         self._appender = appender
-        self._check = FrameCheck(self.info, allow_nan=allow_nan)
-        self._on_behind = on_behind
-        self._merge = merge
+        self._check = FrameCheck(self.info, allow_nan=options.allow_nan)
+        self._on_behind = options.on_behind
+        self._merge = options.merge
         self._clock = CaptureClock()
         self._committer = committer
-        self._deferred = DeferredCommits(committer, root)
+        self._deferred = DeferredCommits(committer)
         self._saved = appender.episodes
         self._saved_frames = appender.frames
         self._merger = BackgroundMerger(appender)
         self._closed = False
-        self._workdir = workdir = root / WORKDIR
+        self._workdir = workdir = self.root / WORKDIR
         workdir.mkdir(parents=True, exist_ok=True)
         self._encoders = (
             CameraEncoders(
                 cameras,
                 fps=self.info.fps,
                 workdir=workdir,
-                memory_mb=memory_mb,
-                threads=encoder_threads,
+                memory_mb=options.memory_mb,
+                threads=options.encoder_threads,
             )
             if cameras
             else None
         )
-        self._images = ImageWriters(self.info.image_keys, workdir=workdir, memory_mb=memory_mb)
+        self._images = ImageWriters(
+            self.info.image_keys, workdir=workdir, memory_mb=options.memory_mb
+        )
         self._begin_episode()
 
     def _begin_episode(self) -> None:
@@ -193,7 +206,7 @@ class Recorder:
         self._images.encode(held)
 
     def save_episode(self) -> EpisodeReport:
-        """Commit the episode; when this returns it is safe, and readable by everyone.
+        """Commit the episode; when this returns it is safe, and readable by every process.
 
         Cost: a flush of its files to disk; it does not depend on how many episodes there are.
         Where the encoders are behind (a codec that is too slow for this machine), the images that
@@ -325,15 +338,10 @@ class Recorder:
                 "This recorder is finalized.", hint=f"demoreel.resume({os.fspath(self.root)!r})"
             )
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.finalize()
 
     def __repr__(self) -> str:

@@ -50,9 +50,6 @@ def describe(
         chunks_size: Files in a folder.
         data_files_size_in_mb: Size up to which tables are merged.
         video_files_size_in_mb: Size up to which videos are merged.
-
-    Raises:
-        ArgumentError: A feature cannot be, or there are none.
     """
     if layout not in LAYOUTS:
         raise ArgumentError(

@@ -16,9 +16,10 @@ from demoreel.layouts.pending import warn_of_damaged
 from demoreel.media.settings import ENCODERS, VideoSettings
 from demoreel.model import Feature, Info
 from demoreel.record.commit import Committer
-from demoreel.record.encoding import CameraPlan, choose_codec
+from demoreel.record.encoding.choose import choose_codec
+from demoreel.record.encoding.plan import CameraPlan
 from demoreel.record.finish import commit_pending
-from demoreel.record.recorder import OnBehind, Recorder
+from demoreel.record.recorder import OnBehind, Recorder, RecordOptions
 from demoreel.record.spec import (
     CAPTURE_TIME,
     FeatureSpec,
@@ -101,7 +102,7 @@ def create(
         data_files_size_in_mb=data_files_size_in_mb,
         video_files_size_in_mb=video_files_size_in_mb,
     )
-    _check_options(on_behind, memory_mb)
+    options = RecordOptions(task, allow_nan, on_behind, memory_mb, encoder_threads, merge)
     target = Path(root)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TargetExistsError(
@@ -114,18 +115,7 @@ def create(
     appender = create_appender(target, info, layout=layout)
     try:
         with no_room_is_an_error(target):
-            return Recorder(
-                appender,
-                plans,
-                root=target,
-                committer=Committer(appender, root=target),
-                task=task,
-                allow_nan=allow_nan,
-                on_behind=on_behind,
-                memory_mb=memory_mb,
-                encoder_threads=encoder_threads,
-                merge=merge,
-            )
+            return Recorder(appender, plans, Committer(appender, root=target), options)
     except BaseException:
         with suppress(DiskError):
             appender.close()
@@ -179,7 +169,7 @@ def resume(
         VideoError: An encoder does not start.
         DiskError: The disk is full or not writable.
     """
-    _check_options(on_behind, memory_mb)
+    options = RecordOptions(task, allow_nan, on_behind, memory_mb, encoder_threads, merge)
     target = Path(root)
     appender = open_appender(target)
     try:
@@ -194,29 +184,11 @@ def resume(
             committer = Committer(appender, root=target)
             _, kept = commit_pending(target, committer)
             warn_of_damaged(target, kept)
-            return Recorder(
-                appender,
-                plans,
-                root=target,
-                committer=committer,
-                task=task,
-                allow_nan=allow_nan,
-                on_behind=on_behind,
-                memory_mb=memory_mb,
-                encoder_threads=encoder_threads,
-                merge=merge,
-            )
+            return Recorder(appender, plans, committer, options)
     except BaseException:
         with suppress(DiskError):
             appender.close()
         raise
-
-
-def _check_options(on_behind: str, memory_mb: int) -> None:
-    if on_behind not in ("error", "skip"):
-        raise ArgumentError(f"on_behind is 'error' or 'skip', not {on_behind!r}.")
-    if memory_mb < 1:
-        raise ArgumentError(f"memory_mb must be at least 1, not {memory_mb}.")
 
 
 def _settings(

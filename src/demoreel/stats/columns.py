@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from demoreel.layouts.base import Column
 from demoreel.model import Feature, Stats
-from demoreel.stats.running import QUANTILES
+from demoreel.stats.running import QUANTILES, LevelCounts
 from demoreel.storage.arrow import from_numpy, from_texts
 
 _SHARES = np.array(list(QUANTILES.values()))
@@ -193,9 +193,8 @@ class EpisodeNumbers:
             matrix = np.concatenate([part.reshape(length * samples, -1).T for part in parts])
             self._found.setdefault((kind, samples), []).append(stats_of_rows(matrix))
 
-    def columns(self) -> dict[str, pa.Array]:
-        """Return ``stats/KEY/KIND`` of each feature, a value for each episode."""
-        columns: dict[str, pa.Array] = {}
+    def each(self) -> Iterator[tuple[str, str, np.ndarray]]:
+        """Yield each feature's key and kinds of statistics, a row an episode."""
         counts = np.array(self._lengths).reshape(-1, 1)
         for alike, features in self._alike.items():
             rows = self._found[alike]
@@ -203,11 +202,61 @@ class EpisodeNumbers:
             at = 0
             for feature in features:
                 stop = at + _shape(feature)[1]
-                own = {name: values[:, at:stop] for name, values in stacked.items()}
-                for kind, values in (own | {"count": counts}).items():
-                    columns[f"stats/{feature.key}/{kind}"] = _lists(values)
+                for kind, values in stacked.items():
+                    yield feature.key, kind, values[:, at:stop]
+                yield feature.key, "count", counts
                 at = stop
-        return columns
+
+    def columns(self) -> dict[str, pa.Array]:
+        """Return ``stats/KEY/KIND`` of each feature, a value for each episode."""
+        return {f"stats/{key}/{kind}": _lists(values) for key, kind, values in self.each()}
+
+
+def number_stats(features: Mapping[str, Feature], columns: Mapping[str, Column]) -> Stats:
+    """Return the statistics of an episode's columns, or of any rows; others than numbers have none.
+
+    The order is that of the columns.
+    """
+    numeric = {key: features[key] for key in columns if features[key].is_numeric}
+    found: Stats = {key: {} for key in numeric}
+    if not numeric:
+        return found
+    numbers = EpisodeNumbers(numeric)
+    numbers.add(columns, len(columns[next(iter(numeric))]))
+    for key, kind, values in numbers.each():
+        found[key][kind] = values[0].copy()
+    return found
+
+
+class GatheredStats:
+    """Exact statistics of episodes one after the other, and of all of them; keeps every number.
+
+    Args:
+        features: The dataset's features.
+    """
+
+    def __init__(self, features: Mapping[str, Feature]) -> None:
+        self._features = features
+        self._columns: dict[str, list[np.ndarray]] = {}
+        self._counts: dict[str, LevelCounts] = {}
+
+    def add(self, columns: Mapping[str, Column], counts: Mapping[str, LevelCounts]) -> Stats:
+        """Take an episode's columns and the counts of its cameras; return its statistics."""
+        for key, values in columns.items():
+            if self._features[key].is_numeric:
+                self._columns.setdefault(key, []).append(np.asarray(values))
+        for key, counted in counts.items():
+            self._counts.setdefault(key, LevelCounts()).merge(counted)
+        return self._stats(columns, counts)
+
+    def whole(self) -> Stats:
+        """Return the statistics of all episodes together."""
+        every = {key: np.concatenate(parts) for key, parts in self._columns.items()}
+        return self._stats(every, self._counts)
+
+    def _stats(self, columns: Mapping[str, Column], counts: Mapping[str, LevelCounts]) -> Stats:
+        frames = {key: counted.finish() for key, counted in counts.items()}
+        return {**frames, **number_stats(self._features, columns)}
 
 
 def _lists(values: np.ndarray) -> pa.Array:

@@ -64,10 +64,6 @@ def write_stats(reader: Reader, new: New, *, whole: Stats, columns: Mapping[str,
 
     Returns:
         The new file that the dataset's statistics are read from.
-
-    Raises:
-        MetadataError: The metadata cannot be read.
-        OSError: The disk is full or not writable.
     """
     if stats_file(reader) == _LINES:
         return _write_lines(reader, new(_LINES), columns)
@@ -154,11 +150,7 @@ def _write_lines(reader: Reader, fresh: Path, columns: Mapping[str, pa.Array]) -
 
 
 def episode_stats(reader: Reader, position: int) -> Stats | None:
-    """Return what the metadata say of one episode; None where they say nothing.
-
-    Raises:
-        MetadataError: The metadata cannot be read.
-    """
+    """Return what the metadata say of one episode; None where they say nothing."""
     number = int(reader.episodes.episode_index[position])
     if reader.info.version.startswith("v2"):
         return _stats_of_line(reader.meta / Path(_LINES).name, number)

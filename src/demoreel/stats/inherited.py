@@ -57,9 +57,6 @@ def inherited_from(reader: Reader, cameras: Sequence[str]) -> Inherited:
     """Read what is inherited from a source.
 
     Cost: reads the columns of ``meta/episodes`` that are wanted; of v2, its JSON lines.
-
-    Raises:
-        MetadataError: They cannot be read.
     """
     if reader.info.version.startswith("v2"):
         return _from_lines(reader, cameras)

@@ -34,9 +34,6 @@ def cameras_stats(
     """Return what ``camera_stats`` says of each of several counts of several cameras.
 
     Cost: little more than one of them, where the cameras are alike.
-
-    Raises:
-        ArgumentError: There were no frames.
     """
     alike: dict[tuple[int, ...], list[str]] = {}
     found = {}
@@ -52,11 +49,7 @@ def cameras_stats(
 
 
 def camera_stats(counted: LevelCounts, feature: Feature) -> dict[str, np.ndarray]:
-    """Return a camera's statistics; those of a depth video in the unit that it was recorded in.
-
-    Raises:
-        ArgumentError: There were no frames.
-    """
+    """Return a camera's statistics; those of a depth video in the unit that it was recorded in."""
     if not (feature.is_depth and feature.is_video):
         return counted.finish()
     code = feature.depth_code
@@ -200,10 +193,6 @@ def count_levels(
 
     Returns:
         The same parts, with their counts.
-
-    Raises:
-        VideoError: A video is missing, or a frame does not decode.
-        PictureError: An image in a table does not decode, or is no image of whole numbers.
     """
     if threads is not None and threads < 1:
         raise ArgumentError(f"threads must be at least 1, not {threads}.")

@@ -56,9 +56,6 @@ def all_numbers(
         reader: The dataset.
         each_episode: Whether those of single episodes are wanted, too.
         report: Called with the share that is done.
-
-    Raises:
-        TableError: A table is missing or damaged, or lacks rows.
     """
     numeric = {key: f for key, f in reader.info.features.items() if f.is_numeric}
     rows = DatasetRows(reader)
@@ -170,9 +167,6 @@ def number_blocks(rows: DatasetRows, keys: Sequence[str]) -> Iterator[RowBlock]:
     Args:
         rows: The dataset's rows.
         keys: Columns of numbers.
-
-    Raises:
-        TableError: A table is missing or damaged, or lacks rows.
     """
     episodes, features = rows.reader.episodes, rows.reader.info.features
     start = episodes.start
@@ -209,8 +203,8 @@ def _found(
 ) -> Iterator[dict[str, np.ndarray]]:
     start = reader.episodes.start
     while first < stop:
-        far = int(np.searchsorted(start, start[first] + ROWS, side="right")) - 1
-        last = min(stop, max(first + 1, far))
+        end = int(np.searchsorted(start, start[first] + ROWS, side="right")) - 1
+        last = min(stop, max(first + 1, end))
         columns = reader.rows(np.arange(int(start[first]), int(start[last])), keys)
         yield {key: np.asarray(columns[key]) for key in keys}
         first = last

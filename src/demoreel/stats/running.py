@@ -1,81 +1,24 @@
-"""Statistics that are gathered piece by piece and merge exactly.
+"""Statistics of frames, by counts of levels that merge exactly; and of what is known in parts.
 
-Whatever the order and the pieces, the merged result is that of all the values at once: numbers are
-kept (columns are small), frames are counted by level. Averages of averages and quantiles of
-quantiles appear only in ``combine``, for statistics whose values are gone.
+Whatever the order and the pieces, merged counts are those of all frames at once. Averages of
+averages and quantiles of quantiles appear only in ``combine``, for statistics whose values are
+gone. ``stats/columns.py`` has the statistics of numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from demoreel.errors import ArgumentError
-from demoreel.model import Feature, Stats
+from demoreel.model import Stats
 from demoreel.model.stats import combined
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
 _BYTE_LEVELS = 256
 _DEPTH_LEVELS = 65536
-_SHORT = 10_000  # frames up to which columns are taken together: longer ones would take memory
-
-
-class Numbers:
-    """Statistics of a column of numbers, by position in its last dimension.
-
-    As in LeRobot, a 4 x 3 feature has three of each: the rows of a frame count as samples.
-    Keeps the values: 8 bytes each at most.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._parts: list[np.ndarray] = []
-
-    def add(self, values: np.ndarray) -> None:
-        """Take the values of some frames, one row a frame."""
-        if len(values):
-            self.count += len(values)
-            width = values.shape[-1] if values.ndim > 1 else 1
-            self._parts.append(np.array(values).reshape(-1, width))
-
-    def merge(self, other: Numbers) -> None:
-        """Take all that ``other`` has taken."""
-        self.count += other.count
-        self._parts += other._parts
-
-    def values(self) -> np.ndarray:
-        """Return all values in float64, one row a sample.
-
-        Raises:
-            ArgumentError: There were no values.
-        """
-        if not self._parts:
-            raise ArgumentError("There are no statistics of no values.")
-        if len(self._parts) > 1:
-            self._parts = [np.concatenate(self._parts)]
-        return self._parts[0].astype(np.float64)
-
-    def finish(self, *, quantiles: bool = True) -> dict[str, np.ndarray]:
-        """Return the statistics, in float64.
-
-        Args:
-            quantiles: Whether they are wanted: of several columns at once they take less time.
-
-        Raises:
-            ArgumentError: There were no values.
-        """
-        values = self.values()
-        found = {
-            "min": values.min(axis=0),
-            "max": values.max(axis=0),
-            "mean": values.mean(axis=0),
-            "std": values.std(axis=0),
-            "count": np.array([self.count]),
-        }
-        return found | _quantiles(values) if quantiles else found
 
 
 class LevelCounts:
@@ -91,11 +34,7 @@ class LevelCounts:
         self._histogram: np.ndarray | None = None
 
     def add(self, frame: np.ndarray) -> None:
-        """Take one frame: height x width x channels of uint8, or height x width of uint16 depth.
-
-        Raises:
-            ArgumentError: The frame is of another type, or has other channels than those before.
-        """
+        """Take one frame: height x width x channels of uint8, or height x width of uint16 depth."""
         if frame.dtype not in (np.uint8, np.uint16):
             raise ArgumentError(f"Frames are uint8 or uint16, not {frame.dtype}.")
         levels = _BYTE_LEVELS if frame.dtype == np.uint8 else _DEPTH_LEVELS
@@ -115,11 +54,7 @@ class LevelCounts:
         return () if self._histogram is None else self._histogram.shape
 
     def histogram(self) -> np.ndarray:
-        """Return how many pixels have each level: channels x levels, a copy.
-
-        Raises:
-            ArgumentError: There were no frames.
-        """
+        """Return how many pixels have each level: channels x levels, a copy."""
         if self._histogram is None:
             raise ArgumentError("There are no statistics of no frames.")
         return self._histogram.copy()
@@ -130,11 +65,7 @@ class LevelCounts:
             self._take(other._histogram, other.count, other._scale)
 
     def finish(self) -> dict[str, np.ndarray]:
-        """Return the statistics, in float64.
-
-        Raises:
-            ArgumentError: There were no frames.
-        """
+        """Return the statistics, in float64."""
         return finish_alike([self])[0]
 
     def _take(self, histogram: np.ndarray, count: int, scale: float) -> None:
@@ -150,11 +81,7 @@ class LevelCounts:
 
 
 def finish_alike(every: Sequence[LevelCounts]) -> list[dict[str, np.ndarray]]:
-    """Return what ``finish`` says of each, at little more than the cost of one of them.
-
-    Raises:
-        ArgumentError: There were no frames, or frames of several kinds.
-    """
+    """Return what ``finish`` says of each, at little more than the cost of one of them."""
     histograms = [part._histogram for part in every if part._histogram is not None]
     if not histograms or len(histograms) < len(every):
         raise ArgumentError("There are no statistics of no frames.")
@@ -168,78 +95,6 @@ def finish_alike(every: Sequence[LevelCounts]) -> list[dict[str, np.ndarray]]:
         | {"count": np.array([part.count])}
         for place, part in enumerate(every)
     ]
-
-
-Running = dict[str, Numbers | LevelCounts]
-"""Feature key -> its statistics so far."""
-
-
-def episode_stats(
-    features: Mapping[str, Feature],
-    columns: Mapping[str, Any],
-    *,
-    images: Mapping[str, LevelCounts] | None = None,
-) -> Running:
-    """Return the running statistics of one episode.
-
-    Args:
-        features: The dataset's features.
-        columns: One row a frame. Text and language have no statistics and are passed over.
-        images: Statistics of the cameras, gathered while the frames went by.
-    """
-    running: Running = dict(images or {})
-    for key, values in columns.items():
-        if features[key].is_numeric:
-            running[key] = Numbers()
-            running[key].add(np.asarray(values))
-    return running
-
-
-def merge(parts: Iterable[Running]) -> Running:
-    """Return the statistics of all parts together; the parts stay as they are."""
-    numbers: dict[str, Numbers] = {}
-    frames: dict[str, LevelCounts] = {}
-    for part in parts:
-        for key, running in part.items():
-            if isinstance(running, Numbers):
-                numbers.setdefault(key, Numbers()).merge(running)
-            else:
-                frames.setdefault(key, LevelCounts()).merge(running)
-    return {**numbers, **frames}
-
-
-def finish(running: Running) -> Stats:
-    """Return finished statistics, as ``meta/stats.json`` and the episodes' columns hold them."""
-    found: Stats = {}
-    short: dict[int, dict[str, np.ndarray]] = {}
-    for key, part in running.items():
-        if isinstance(part, Numbers) and part.count < _SHORT:
-            found[key] = part.finish(quantiles=False)
-            values = part.values()
-            short.setdefault(len(values), {})[key] = values
-        else:
-            found[key] = part.finish()
-    for columns in short.values():
-        for key, quantiles in _quantiles_of_each(columns).items():
-            found[key] |= quantiles
-    return found
-
-
-def _quantiles_of_each(columns: Mapping[str, np.ndarray]) -> Stats:
-    """Return the quantiles of columns that are equally long: at once, in a third of the time."""
-    every = _quantiles(np.concatenate(list(columns.values()), axis=1))
-    found: Stats = {}
-    begin = 0
-    for key, values in columns.items():
-        stop = begin + values.shape[1]
-        found[key] = {name: quantile[begin:stop].copy() for name, quantile in every.items()}
-        begin = stop
-    return found
-
-
-def _quantiles(values: np.ndarray) -> dict[str, np.ndarray]:
-    found = np.quantile(values, list(QUANTILES.values()), axis=0)
-    return dict(zip(QUANTILES, found, strict=True))
 
 
 def combine(parts: Sequence[Stats]) -> Stats:

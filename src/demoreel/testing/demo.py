@@ -32,7 +32,8 @@ from demoreel.media.encode import VideoEncoder
 from demoreel.media.settings import VideoSettings
 from demoreel.model import Feature, Info
 from demoreel.read.speed import measure_speed
-from demoreel.stats.running import LevelCounts, Running, episode_stats, finish, merge
+from demoreel.stats.columns import GatheredStats
+from demoreel.stats.running import LevelCounts
 from demoreel.testing.toy_arm import FRONT_SIZE, JOINTS, PICK, PUSH, WRIST_SIZE, ToyArm
 
 FOLDER = Path("demo") / "toy_arm"
@@ -108,18 +109,16 @@ def _write(folder: Path) -> None:
     cameras = " and ".join(f"{height} x {width}" for height, width in SIZES.values())
     _say(f"a toy arm does {count(len(EPISODES), 'episode')}, filmed by cameras of {cameras}")
     started = time.perf_counter()
-    gathered: list[Running] = []
+    gathered = GatheredStats(_info().features)
     with tempfile.TemporaryDirectory() as scratch, create_writer(folder, _info()) as writer:
         with ThreadPoolExecutor() as pool:  # encoders release the GIL
             recordings = list(pool.map(partial(_record, Path(scratch)), range(len(EPISODES))))
         for recording in recordings:
             tasks = [recording.task] * recording.length
             every = {**recording.columns, **writer.default_columns(tasks)}
-            running = episode_stats(writer.info.features, every, images=recording.images)
-            stats = finish(running)
+            stats = gathered.add(every, recording.images)
             writer.append(EpisodeDraft(recording.columns, tasks, recording.videos, stats=stats))
-            gathered.append(running)
-        writer.commit(stats=finish(merge(gathered)))
+        writer.commit(stats=gathered.whole())
     took = time.perf_counter() - started
     print(f"wrote {folder}: LeRobot v3.0, AV1, {frames} frames a camera, in {took:.1f} s")
 

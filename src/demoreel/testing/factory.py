@@ -28,7 +28,8 @@ from demoreel.layouts.writing import EpisodeDraft, create_writer
 from demoreel.media.depth import encode_depth
 from demoreel.media.encode import LOSSLESS_DEPTH, Codec, VideoEncoder, VideoSettings
 from demoreel.model import DepthCode, Feature, Info, Stats
-from demoreel.stats.running import LevelCounts, Running, episode_stats, finish, merge
+from demoreel.stats.columns import GatheredStats
+from demoreel.stats.running import LevelCounts
 from demoreel.testing.stamp import stamp
 
 Layout = Literal["v2.0", "v2.1", "v3.0"]
@@ -126,7 +127,7 @@ def make_dataset(
         data_files_size_in_mb=data_files_size_in_mb,
         video_files_size_in_mb=video_files_size_in_mb,
     )  # fmt: skip
-    gathered: list[Running] = []
+    gathered = GatheredStats(info.features)
     with tempfile.TemporaryDirectory() as scratch, create_writer(path, info) as writer:
         for episode, frames in enumerate(lengths):
             texts = _tasks_of(episode, frames, tasks, task_changes)
@@ -135,10 +136,9 @@ def make_dataset(
             stats: Stats = {}
             if with_stats:
                 every = {**columns, **writer.default_columns(texts)}
-                gathered.append(episode_stats(info.features, every, images=counts))
-                stats = finish(gathered[-1])
+                stats = gathered.add(every, counts)
             writer.append(EpisodeDraft(columns, texts, videos, images, stats))
-        writer.commit(stats=finish(merge(gathered)) if with_stats else None)
+        writer.commit(stats=gathered.whole() if with_stats else None)
     return Path(path)
 
 

@@ -34,7 +34,7 @@ class Stamp(NamedTuple):
 
 
 def stamp(image: np.ndarray, episode: int, frame: int) -> None:
-    """Paint the numbers into ``picture``, in place. Costs 0.02 ms at 64x64, 0.5 ms at 480x640.
+    """Paint the numbers into ``image``, in place. Costs 0.02 ms at 64x64, 0.5 ms at 480x640.
 
     Args:
         image: Height x width x channels uint8, or height x width (x 1) uint16 millimetres of

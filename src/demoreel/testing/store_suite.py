@@ -132,7 +132,7 @@ class StoreTests:
         assert store.stat("data/y").size == 20
 
     def test_a_file_that_was_replaced_is_not_mixed(self, store: Store, put: Put) -> None:
-        """Who has opened a file reads its old bytes or gets an error, never the new bytes."""
+        """An open file gives its old bytes or an error, never the new bytes."""
         put("data/x", DATA)
         file = store.file("data/x", store.stat("data/x"))
         before = file.read(0, 10)

@@ -169,7 +169,7 @@ class LayoutTests:
         assert demoreel.open(two_cameras, cameras=[])[3]["index"] == 3
 
     def test_image_size(self, two_cameras: Path) -> None:
-        """Pictures come in the size that was asked for, and are still themselves."""
+        """Images come in the size that was asked for, and are still themselves."""
         ds = demoreel.open(two_cameras, image_size=(192, 256), cameras=[FRONT])
         assert ds[0][FRONT].shape == (3, 192, 256)
         check_item(ds[30], 3, 1, (FRONT,))

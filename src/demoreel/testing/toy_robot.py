@@ -60,11 +60,11 @@ class ToyRobot:
         return {**_by_name(self._now["observation.state"]), **images}
 
     def planned(self) -> dict[str, float]:
-        """Return what the task wants done now."""
+        """Return what the task requires now."""
         return _by_name(self._now["action"])
 
     def send_action(self, action: Mapping[str, float]) -> Mapping[str, float]:
-        """Return the action: the arm does what its task wants."""
+        """Return the action: the arm does what its task requires."""
         return action
 
 
@@ -75,7 +75,7 @@ class ToyLeader:
         self._robot = robot
 
     def get_action(self) -> dict[str, float]:
-        """Return what the robot's task wants done now."""
+        """Return what the robot's task requires now."""
         return self._robot.planned()
 
 

@@ -1,6 +1,8 @@
-"""The faces that training code knows: ``LeRobotDataset``, streaming, and two for Lance datasets."""
+"""Datasets for training with torch: ``LeRobotDataset``, streaming, and two for Lance datasets."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from demoreel.errors import MissingExtraError
 
@@ -13,24 +15,26 @@ except ImportError as error:
     ) from error
 
 from demoreel.torch.dataset import LeRobotDataset
-from demoreel.torch.dataset_tools import (
-    add_features,
-    aggregate_datasets,
-    convert_image_to_video_dataset,
-    delete_episodes,
-    merge_datasets,
-    modify_features,
-    modify_tasks,
-    recompute_stats,
-    reencode_dataset,
-    remove_feature,
-    split_dataset,
-)
-from demoreel.torch.lance import LeRobotLanceDataset, LeRobotLanceVideoDataset
 from demoreel.torch.metadata import LeRobotDatasetMetadata
-from demoreel.torch.recording import VideoEncodingManager
 from demoreel.torch.sampler import PrefetchBatchSampler
-from demoreel.torch.streaming import StreamingLeRobotDataset
+
+if TYPE_CHECKING:
+    from demoreel.torch.dataset_tools import (
+        add_features,
+        aggregate_datasets,
+        convert_image_to_video_dataset,
+        delete_episodes,
+        merge_datasets,
+        modify_features,
+        modify_tasks,
+        recompute_stats,
+        reencode_dataset,
+        remove_feature,
+        split_dataset,
+    )
+    from demoreel.torch.lance import LeRobotLanceDataset, LeRobotLanceVideoDataset
+    from demoreel.torch.recording import VideoEncodingManager
+    from demoreel.torch.streaming import StreamingLeRobotDataset
 
 __all__ = [
     "LeRobotDataset",
@@ -52,3 +56,23 @@ __all__ = [
     "remove_feature",
     "split_dataset",
 ]
+
+_HOMES = {
+    "LeRobotLanceDataset": "lance",
+    "LeRobotLanceVideoDataset": "lance",
+    "StreamingLeRobotDataset": "streaming",
+    "VideoEncodingManager": "recording",
+}
+"""Where names are that load when they are first asked for; the others are dataset tools."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'dataset_tools')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -24,7 +24,7 @@ _WORTH_A_BLOCK = 1 << 18
 
 
 class TensorBatch(dict[str, Any]):
-    """A batch of tensors that knows which of them lie in shared blocks."""
+    """A batch of tensors, and which of them lie in shared blocks."""
 
     def __init__(self, values: dict[str, Any], blocks: dict[int, SharedBlock]) -> None:
         super().__init__(values)
@@ -116,7 +116,7 @@ def cut_samples(batch: TensorBatch, count: int) -> list[Sample]:
 def collate_samples(
     samples: list[Sample], *, collate_fn_map: dict[Any, Callable[..., Any]] | None = None
 ) -> dict[str, Any]:
-    """Collate samples; a whole batch that nobody changed is returned as it was decoded."""
+    """Collate samples; a whole batch that is unchanged is returned as it was decoded."""
     batch = samples[0].batch
     whole = len(samples) == _batch_length(batch)
     if whole and all(sample.is_as_cut(batch, place) for place, sample in enumerate(samples)):

@@ -3,35 +3,86 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, overload
 
 import numpy as np
+import pyarrow as pa
 import torch
 
-from demoreel.errors import ArgumentError
+from demoreel.errors import ArgumentError, MissingExtraError
 from demoreel.layouts.detect import open_reader
 from demoreel.read.dataset import Dataset
 from demoreel.storage.external import AllowExternal
-from demoreel.storage.remote.folder import open_remote
-from demoreel.storage.store import is_uri
 from demoreel.torch.collate import Allocator, Sample, TensorBatch, cut_samples, ring_of_this_worker
-from demoreel.torch.lerobot_class import LooksLikeLeRobot
 from demoreel.torch.metadata import LeRobotDatasetMetadata
 from demoreel.torch.place import DatasetPlace, found_dataset, remote_uri
-from demoreel.torch.publishing import PublishedDataset
 from demoreel.torch.recording import RecordingDataset
 from demoreel.torch.ring import Ring
-from demoreel.torch.tables import RelativeIndices, hf_dataset
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
+_ROWS_AT_ONCE = 1 << 16
+_THEIR_MODULE = "lerobot.datasets.lerobot_dataset"
 
-class LeRobotDataset(
-    RecordingDataset, PublishedDataset, LooksLikeLeRobot, torch.utils.data.Dataset[dict[str, Any]]
-):
+
+class LooksLikeLeRobot:
+    """Makes ``isinstance(ds, lerobot's LeRobotDataset)`` true, once lerobot is imported.
+
+    Their class cannot be a base class: demoreel works without lerobot, and importing it takes
+    seconds. But ``isinstance`` also asks an object for its ``__class__``, and that of these objects
+    is then a class derived from both. Their type stays what it is, and so do their methods.
+    """
+
+    @property  # type: ignore[misc]  # object's can be set too
+    def __class__(self) -> Any:
+        """The class that this object is taken for; ``type(ds)`` is the one it has."""
+        ours: Any = type(self)
+        theirs = getattr(sys.modules.get(_THEIR_MODULE), "LeRobotDataset", None)
+        return _child_of_both(ours, theirs) if isinstance(theirs, type) else ours
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        # The ordinary way compares __class__ with the type, and then refuses. Workers need not
+        # have lerobot: only the type travels.
+        return (_without_init, (type(self),), self.__getstate__())
+
+
+def _without_init(kind: type[Any]) -> Any:
+    return object.__new__(kind)
+
+
+@lru_cache(maxsize=64)
+def _child_of_both(ours: type[Any], theirs: type[Any]) -> type[Any]:
+    if issubclass(ours, theirs):
+        return ours
+    names = {name: getattr(ours, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(ours.__name__, (ours, theirs), names)
+
+
+class OpenOptions(TypedDict, total=False):
+    """What all classes take that says how a dataset is read, wherever it lies."""
+
+    episodes: Sequence[int] | None
+    image_transforms: Transform | None
+    delta_timestamps: dict[str, list[float]] | None
+    tolerance_s: float
+    revision: str | None
+    return_uint8: bool
+    episode_filter: Callable[[dict[str, Any]], bool] | None
+    depth_output_unit: Literal["mm", "m"] | None
+    cameras: Sequence[str] | None
+    image_size: tuple[int, int] | None
+    decode_threads: int | None
+    allow_external: AllowExternal | None
+    version: int | None
+    tag: str | None
+
+
+class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Dataset[dict[str, Any]]):
     """A dataset of any layout, on this machine or from the Hub, with lerobot 0.6.1's items.
 
     Items have lerobot's keys, dtypes, shapes and values: numbers as float32, int64 or bool,
@@ -44,14 +95,14 @@ class LeRobotDataset(
             ``HF_LEROBOT_HOME/me/my_task``; else it is fetched from the Hub to the cache that
             lerobot uses, ``HF_LEROBOT_HOME/hub``: the metadata first, then the files that the
             chosen episodes and cameras need. What is there is not fetched again.
-        root: The dataset's folder. If there is something, nobody is asked; if not, it is made.
+        root: The dataset's folder. If it holds something, the Hub is not asked; if not, it is made.
         episodes: Read only these; items keep the dataset's order.
         image_transforms: Applied to each image (or window of images), depth excepted.
         delta_timestamps: Windows in seconds, by feature; multiples of 1/fps within ``tolerance_s``.
         tolerance_s: See ``delta_timestamps``. It never decides which image an item gets: frames
             are found by number.
         revision: A tag, a branch or a commit of the repository. None is the newest version that
-            demoreel reads, v3.0 first. Of a commit that is cached, nobody is asked.
+            demoreel reads, v3.0 first. The Hub is not asked for a commit that is cached.
         force_cache_sync: Ask the Hub for something newer, wherever the dataset lies. A ``root``
             must have been pulled from there, and not been changed since.
         download_videos: False leaves the videos out; cameras that they hold cannot be read then.
@@ -75,7 +126,7 @@ class LeRobotDataset(
         DatasetNotFoundError: The dataset is neither on this machine nor on the Hub, or it is not
             here and the Hub cannot be asked.
         UnsupportedVersionError: It has no version that demoreel reads; what it has, is listed.
-        AccessError: The Hub wants another token.
+        AccessError: The Hub requires another token.
         StoreError: The Hub does not answer as it should.
         ArgumentError: ``delta_timestamps`` are off the grid (all are listed), and the like.
     """
@@ -123,11 +174,13 @@ class LeRobotDataset(
         )
         uri = remote_uri(repo_id, root, revision, stream=stream)
         if uri is not None:
+            from demoreel.storage.remote.folder import open_remote
+
             options = dict(storage_options or {}) | ({"hf_token": token} if token else {})
             remote = open_remote(
                 uri, storage_options=options, cache_dir=cache_dir, cache_size=cache_size
             )
-            open_in(DatasetPlace.at(None if is_uri(repo_id) else repo_id, remote))
+            open_in(DatasetPlace.at(None if uri == repo_id else repo_id, remote))
             return
         if storage_options or cache_dir is not None or cache_size is not None:
             raise ArgumentError(
@@ -146,17 +199,17 @@ class LeRobotDataset(
         self,
         place: DatasetPlace,
         *,
-        episodes: Sequence[int] | None,
-        image_transforms: Transform | None,
-        delta_timestamps: dict[str, list[float]] | None,
-        tolerance_s: float,
-        revision: str | None,
-        return_uint8: bool,
-        episode_filter: Callable[[dict[str, Any]], bool] | None,
-        depth_output_unit: Literal["mm", "m"] | None,
-        cameras: Sequence[str] | None,
-        image_size: tuple[int, int] | None,
-        decode_threads: int | None,
+        episodes: Sequence[int] | None = None,
+        image_transforms: Transform | None = None,
+        delta_timestamps: dict[str, list[float]] | None = None,
+        tolerance_s: float = 1e-4,
+        revision: str | None = None,
+        return_uint8: bool = False,
+        episode_filter: Callable[[dict[str, Any]], bool] | None = None,
+        depth_output_unit: Literal["mm", "m"] | None = None,
+        cameras: Sequence[str] | None = None,
+        image_size: tuple[int, int] | None = None,
+        decode_threads: int | None = None,
         allow_external: AllowExternal | None = None,
         version: int | None = None,
         tag: str | None = None,
@@ -283,7 +336,22 @@ class LeRobotDataset(
         Raises:
             MissingExtraError: The package ``datasets`` is not installed.
         """
-        return hf_dataset(self.reader)
+        try:
+            datasets = import_module("datasets")
+        except ImportError as error:
+            raise MissingExtraError(
+                "hf_dataset is an object of the package `datasets`, which is not installed.",
+                hint="pip install datasets, or read rows with demoreel.open(...)",
+            ) from error
+        source, total = self.reader, len(self.reader)
+        keys = [key for key, feature in source.features.items() if not feature.is_camera]
+        parts = []
+        for begin in range(0, total, _ROWS_AT_ONCE):
+            rows = source.rows_of(np.arange(begin, min(begin + _ROWS_AT_ONCE, total)))
+            # Asked of the reader anew each time: it may have followed files that were moved.
+            columns = source.following(partial(_rows, source, rows, keys))
+            parts.append(pa.table(_arrow(columns)))
+        return datasets.Dataset(pa.concat_tables(parts)).with_format("torch")
 
     def select_columns(self, column_names: str | list[str]) -> Any:
         """Return these columns of ``hf_dataset``."""
@@ -365,6 +433,55 @@ class LeRobotDataset(
             f"{type(self).__name__}(repo_id={self.repo_id!r}, layout={layout!r}, "
             f"num_episodes={self.num_episodes}, num_frames={self.num_frames})"
         )
+
+
+class RelativeIndices(Mapping[int, int]):
+    """Which item a frame of the whole dataset is, where only some episodes were chosen.
+
+    Costs memory by the episode, where a dict would by the frame.
+
+    Args:
+        first: The number in the whole dataset of each chosen episode's first frame.
+        start: Where each chosen episode begins among the items; one more for the end.
+    """
+
+    def __init__(self, first: np.ndarray, start: np.ndarray) -> None:
+        order = np.argsort(first)
+        self._first = first[order]
+        self._start = start[:-1][order]
+        self._length = np.diff(start)[order]
+
+    def __getitem__(self, frame: int) -> int:
+        place = int(np.searchsorted(self._first, frame, side="right")) - 1
+        offset = int(frame) - int(self._first[place]) if place >= 0 else -1
+        if not 0 <= offset < self._length[max(place, 0)]:
+            raise KeyError(frame)
+        return int(self._start[place]) + offset
+
+    def __iter__(self) -> Iterator[int]:
+        for place in np.argsort(self._start):
+            yield from range(self._first[place], self._first[place] + self._length[place])
+
+    def __len__(self) -> int:
+        return int(self._length.sum())
+
+
+def _rows(dataset: Dataset, rows: np.ndarray, keys: list[str]) -> Mapping[str, Any]:
+    return dataset.reader.rows(rows, keys)
+
+
+def _arrow(columns: Mapping[str, Any]) -> dict[str, pa.Array]:
+    return {
+        key: _nested(column) if isinstance(column, np.ndarray) else pa.array(column)
+        for key, column in columns.items()
+    }
+
+
+def _nested(column: np.ndarray) -> pa.Array:
+    array = pa.array(column.reshape(-1))
+    for size in reversed(column.shape[1:]):
+        array = pa.FixedSizeListArray.from_arrays(array, size)
+    return array
 
 
 def _as_lerobot_numbers(column: np.ndarray) -> np.ndarray:

@@ -3,8 +3,8 @@
 Parameters and defaults are those of lerobot 0.6.1. Underneath is ``demoreel.cut``: packets and rows
 are copied, no image is encoded again unless that is what was asked for, and the result is absent
 until it is whole. One thing is different on purpose: no function changes the dataset that it is
-given; those that do so in lerobot (``modify_tasks``, ``recompute_stats``, ``reencode_dataset``)
-make a new one, too.
+given, except ``recompute_stats``; those that do so in lerobot (``modify_tasks``,
+``reencode_dataset``) make a new one, too.
 
 Every function takes an open dataset, a folder or a ``repo_id``. Without ``output_dir``, the result
 goes to ``HF_LEROBOT_HOME/repo_id``; without ``repo_id``, that is the source's with ``_modified``

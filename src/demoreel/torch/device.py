@@ -33,10 +33,6 @@ def chosen_device(wanted: DecodeDevice) -> torch.device | None:
     """Return the GPU that is to decode; None is the CPU.
 
     ``"auto"`` takes a GPU where it can, and says once per process why it does not.
-
-    Raises:
-        ArgumentError: There is no such device, or it is no GPU.
-        MissingExtraError: torchvision, which calls the GPU's decoder, is not installed.
     """
     if wanted is None or wanted == "auto":
         missing = what_is_missing()
@@ -53,7 +49,7 @@ def chosen_device(wanted: DecodeDevice) -> torch.device | None:
         return None
     if device.type != "cuda":
         raise ArgumentError(
-            f"Pictures are not decoded by a device of type {device.type!r}.",
+            f"Images are not decoded by a device of type {device.type!r}.",
             hint="decode_device is 'auto', 'cuda' or 'cpu'",
         )
     missing = what_is_missing()
@@ -109,7 +105,7 @@ def torchvision_decoder(device: torch.device) -> JpegDecoder:
 
 
 class DeviceImages:
-    """Pictures from tables, decoded to a device's memory.
+    """Images from tables, decoded to a device's memory.
 
     Args:
         reader: The dataset's layout.
@@ -139,9 +135,6 @@ class DeviceImages:
         """Return a camera's images of these rows: (rows, 3, height, width), uint8.
 
         Cost: each image is decoded once; all JPEGs in one call.
-
-        Raises:
-            PictureError: An image does not decode, or is of another size than declared.
         """
         unique, places = np.unique(rows, return_inverse=True)
         images = self._decoded(unique, key)

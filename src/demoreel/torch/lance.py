@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, TypedDict, Unpack
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Unpack
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import torch
@@ -13,11 +15,20 @@ from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
 from demoreel.read.batch import BatchReader
 from demoreel.read.windows import expand
-from demoreel.storage.external import AllowExternal
+from demoreel.storage.place import RemotePlace, is_object_store, remote_place
+from demoreel.storage.remote.folder import open_remote
 from demoreel.torch.collate import Allocator, TensorBatch
-from demoreel.torch.dataset import LeRobotDataset, Transform
+from demoreel.torch.dataset import LeRobotDataset, OpenOptions
 from demoreel.torch.device import DecodeDevice, DeviceImages, chosen_device, say_once
-from demoreel.torch.place import PathLike, find_place
+from demoreel.torch.place import (
+    DatasetPlace,
+    PathLike,
+    is_dataset,
+    is_there,
+    metadata_root,
+    remote_uri,
+    update_pulled,
+)
 
 _RIGHT_CLASS = {
     "lance-video": "LeRobotLanceVideoDataset",
@@ -26,31 +37,17 @@ _RIGHT_CLASS = {
 }
 
 
-class LanceOptions(TypedDict, total=False):
+class LanceOptions(OpenOptions, total=False):
     """The keyword arguments that both classes take; see ``LeRobotLanceVideoDataset``."""
 
     uri: str | None
     meta_root: PathLike | None
     table_name: str | None
-    revision: str | None
-    episodes: Sequence[int] | None
-    delta_timestamps: dict[str, list[float]] | None
-    image_transforms: Transform | None
-    tolerance_s: float
-    return_uint8: bool
     connect_kwargs: dict[str, Any] | None
     storage_options: dict[str, Any] | None
-    allow_external: AllowExternal | None
     video_backend: str | None
     download_videos: bool | None
     force_cache_sync: bool | None
-    depth_output_unit: Literal["mm", "m"] | None
-    episode_filter: Callable[[dict[str, Any]], bool] | None
-    cameras: Sequence[str] | None
-    image_size: tuple[int, int] | None
-    decode_threads: int | None
-    version: int | None
-    tag: str | None
 
 
 class _LanceDataset(LeRobotDataset):
@@ -66,25 +63,12 @@ class _LanceDataset(LeRobotDataset):
         uri: str | None = None,
         meta_root: PathLike | None = None,
         table_name: str | None = None,
-        revision: str | None = None,
-        episodes: Sequence[int] | None = None,
-        delta_timestamps: dict[str, list[float]] | None = None,
-        image_transforms: Transform | None = None,
-        tolerance_s: float = 1e-4,
-        return_uint8: bool = False,
         connect_kwargs: dict[str, Any] | None = None,
         storage_options: dict[str, Any] | None = None,
-        allow_external: AllowExternal | None = None,
         video_backend: str | None = None,
         download_videos: bool | None = None,
         force_cache_sync: bool | None = None,
-        depth_output_unit: Literal["mm", "m"] | None = None,
-        episode_filter: Callable[[dict[str, Any]], bool] | None = None,
-        cameras: Sequence[str] | None = None,
-        image_size: tuple[int, int] | None = None,
-        decode_threads: int | None = None,
-        version: int | None = None,
-        tag: str | None = None,
+        **options: Unpack[OpenOptions],
     ) -> None:
         place = find_place(
             repo_id,
@@ -92,27 +76,11 @@ class _LanceDataset(LeRobotDataset):
             uri=uri,
             meta_root=meta_root,
             table_name=table_name,
-            revision=revision,
+            revision=options.get("revision"),
             storage_options=_options_of(connect_kwargs, storage_options),
             sync=bool(force_cache_sync),
         )
-        self._open(
-            place,
-            episodes=episodes,
-            image_transforms=image_transforms,
-            delta_timestamps=delta_timestamps,
-            tolerance_s=tolerance_s,
-            revision=revision,
-            return_uint8=return_uint8,
-            episode_filter=episode_filter,
-            depth_output_unit=depth_output_unit,
-            cameras=cameras,
-            image_size=image_size,
-            decode_threads=decode_threads,
-            allow_external=allow_external,
-            version=version,
-            tag=tag,
-        )
+        self._open(place, **options)
         self._check_layout()
 
     def _check_layout(self) -> None:
@@ -329,6 +297,124 @@ class _DeviceBatches:
             images = self._images.read(wanted.reshape(-1), key)
             batch[key] = images.reshape(*wanted.shape, *images.shape[1:])
         return {**batch, **self._rest.read(rows)}
+
+
+def find_place(
+    repo_id: str | None,
+    root: PathLike | None,
+    *,
+    uri: str | None,
+    meta_root: PathLike | None,
+    table_name: str | None,
+    revision: str | None,
+    storage_options: Mapping[str, Any] | None = None,
+    sync: bool = False,
+) -> DatasetPlace:
+    """Return where the arguments of a Lance class point.
+
+    Args:
+        repo_id: ``me/my_task``, looked for as lerobot does, and fetched from the Hub if it is not
+            on this machine; or, alone, a folder or its URI.
+        root: The folder of tables and ``meta/``, or the table in it. With ``repo_id``, it is
+            pulled from the Hub if there is nothing.
+        uri: The table of rows, ``.../NAME.lance``: a path, or a ``file://``, ``s3://``, ``gs://``
+            or ``az://`` URI.
+        meta_root: The folder that holds ``meta/``, if not beside the tables.
+        table_name: Which table, where a folder holds several.
+        revision: Of ``repo_id``.
+        storage_options: What Lance is told of the object store.
+        sync: Ask the Hub for something newer.
+    """
+    if root is not None and uri is not None:
+        raise ArgumentError("root= and uri= both name a place.", hint="give one of them")
+    if repo_id is None and root is None and uri is None:
+        raise ArgumentError("No dataset was named.", hint="give root=, repo_id=, or uri=")
+    named = uri if uri is not None else root
+    remote = remote_uri(repo_id or "", named, revision, stream=False)
+    if remote is not None:
+        name = None if named is None else repo_id
+        return _remote_place(remote, name, meta_root, table_name, storage_options)
+    if uri is not None:
+        given = _local_path(uri)
+    elif root is not None:
+        given = _local_path(os.fspath(root))
+        if repo_id is not None and not is_there(given):
+            from demoreel.hub.pull import pull
+
+            pull(repo_id, given, revision=revision)
+        elif sync:
+            update_pulled(repo_id or given.name, given, revision)
+    else:
+        assert repo_id is not None
+        if Path(repo_id).is_dir():
+            given, repo_id = Path(repo_id), None
+        else:
+            given = metadata_root(repo_id, None, revision, sync=sync)
+    tables = _table(given, table_name)
+    folder = tables.parent if tables.suffix == ".lance" else tables
+    home = folder if meta_root is None else Path(meta_root)
+    if uri is not None and meta_root is None and not is_dataset(folder):
+        raise ArgumentError(
+            "There is no meta/ beside this table.",
+            hint="say where it is: meta_root= names the folder that contains meta/",
+            uri=uri,
+        )
+    return DatasetPlace(repo_id or home.name, home, None if tables == home else tables)
+
+
+def _remote_place(
+    uri: str,
+    repo_id: str | None,
+    meta_root: PathLike | None,
+    table_name: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> DatasetPlace:
+    """Return a place in a store: a dataset's folder, or a table of rows."""
+    if table_name is None and not uri.rstrip("/").endswith(".lance") and meta_root is None:
+        return DatasetPlace.at(repo_id, open_remote(uri, storage_options=storage_options))
+    if not is_object_store(uri):
+        folder = uri.rpartition("/")[0] if uri.endswith(".lance") else uri
+        return DatasetPlace.at(repo_id, open_remote(folder, storage_options=storage_options))
+    table = _remote_table(remote_place(uri, storage_options), table_name)
+    if meta_root is not None:
+        home = Path(meta_root)
+        return DatasetPlace(repo_id or home.name or table.stem, home, table)
+    remote = open_remote(table.parent.uri, storage_options=storage_options)
+    remote.fetch("meta/")
+    return DatasetPlace(repo_id or table.stem, remote.local, table)
+
+
+def _remote_table(given: RemotePlace, name: str | None) -> RemotePlace:
+    if not given.is_table:
+        if name is not None:
+            return given / f"{name}.lance"
+        raise ArgumentError(
+            "This URI names no table.",
+            hint="name the table of rows, .../NAME.lance, or add table_name=",
+            uri=given,
+        )
+    if name is not None and name != given.stem:
+        raise ArgumentError(f"table_name={name!r} is not the table that the URI names: {given}.")
+    return given
+
+
+def _table(given: Path, name: str | None) -> Path:
+    if given.suffix == ".lance":
+        if name is not None and name != given.stem:
+            raise ArgumentError(
+                f"table_name={name!r} is not the table that the path names: {given}."
+            )
+        return given
+    return given if name is None else given / f"{name}.lance"
+
+
+def _local_path(place: str) -> Path:
+    parts = urlsplit(place)
+    if "://" not in place:
+        return Path(place)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    raise ArgumentError(f"Datasets are not read from {parts.scheme}://{parts.netloc}.")
 
 
 def _options_of(

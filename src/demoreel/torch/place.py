@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
 
 from demoreel.errors import ArgumentError, DatasetNotFoundError
-from demoreel.hub.cache import cached_dataset, cached_folder
-from demoreel.hub.pull import PullWork, commit, pull, pulling
-from demoreel.hub.records import read_record
-from demoreel.hub.snapshot import INFO, Report, Snapshot, files_to_fetch, lerobot_home
 from demoreel.read.dataset import Dataset
 from demoreel.storage.commit.replace import wait_for_replacing
-from demoreel.storage.hub_calls import Hub, HubUnreachableError
-from demoreel.storage.hub_revisions import resolve_revision
-from demoreel.storage.place import RemotePlace, is_object_store, remote_place
-from demoreel.storage.remote.folder import RemoteFolder, open_remote
+from demoreel.storage.place import RemotePlace
 from demoreel.storage.store import is_uri
+
+# The Hub's modules load where a dataset is looked for or fetched: most are opened from a folder.
+if TYPE_CHECKING:
+    from demoreel.hub.pull import PullWork
+    from demoreel.hub.snapshot import Report, Snapshot
+    from demoreel.storage.remote.folder import RemoteFolder
 
 PathLike = str | os.PathLike[str]
 Token = str | bool | None
@@ -30,10 +28,17 @@ Token = str | bool | None
 
 def recorded_root(repo_id: str) -> Path:
     """Return the folder that a dataset of this name is recorded into."""
+    from demoreel.hub.snapshot import lerobot_home
+
     parts = Path(repo_id).parts
     if not parts or Path(repo_id).is_absolute() or ".." in parts:
         raise ArgumentError(f"{repo_id!r} is not a repo_id such as 'me/my_task'.")
     return lerobot_home() / repo_id
+
+
+def is_dataset(folder: Path) -> bool:
+    """Whether a folder holds the metadata of a dataset."""
+    return (folder / "meta" / "info.json").is_file()
 
 
 def local_root(repo_id: str, root: str | Path | None, revision: str | None) -> Path:
@@ -45,8 +50,10 @@ def local_root(repo_id: str, root: str | Path | None, revision: str | None) -> P
     if root is not None:
         return Path(root)
     recorded = recorded_root(repo_id)
-    if (recorded / INFO).is_file():
+    if is_dataset(recorded):
         return recorded
+    from demoreel.hub.cache import cached_folder
+
     cached = cached_folder(repo_id, revision)
     if cached is not None:
         return cached
@@ -87,14 +94,19 @@ def _recorded_or_cached(
     repo_id: str, revision: str | None, sync: bool, token: Token
 ) -> Path | Snapshot:
     recorded = recorded_root(repo_id)
-    if not sync and (recorded / INFO).is_file():
+    if not sync and is_dataset(recorded):
         return recorded
+    from demoreel.hub.cache import cached_dataset
+
     with _bar(repo_id) as show:
         return cached_dataset(repo_id, revision, token=token, fresh=sync, report=show)
 
 
 def update_pulled(repo_id: str, root: Path, revision: str | None, token: Token = None) -> None:
     """Pull what has changed on the Hub into a folder that was pulled from there."""
+    from demoreel.hub.pull import pull
+    from demoreel.hub.records import read_record
+
     if read_record(root) is None:
         raise ArgumentError(
             "force_cache_sync=True asks the network for a newer dataset, and would write over this "
@@ -134,6 +146,8 @@ class FoundDataset:
         cameras = dataset.cameras if videos else ()
         with _bar(self._repo_id) as show:
             self._source.fetch_episodes(dataset.reader, positions, cameras=cameras, report=show)
+        from demoreel.hub.pull import PullWork, commit
+
         if not isinstance(self._source, PullWork):
             return self.folder
         commit(self._source.stage)
@@ -179,6 +193,11 @@ def is_there(root: Path) -> bool:
 @contextmanager
 def _fetched_to(root: Path, repo_id: str, revision: str | None, token: Token) -> Iterator[PullWork]:
     """Yield the work of fetching a dataset to a folder, with what opens it fetched."""
+    from demoreel.hub.pull import pulling
+    from demoreel.hub.snapshot import files_to_fetch
+    from demoreel.storage.hub_calls import Hub, HubUnreachableError
+    from demoreel.storage.hub_revisions import resolve_revision
+
     recorded_root(repo_id)  # refuses what is no repo_id
     hub = Hub(token)
     try:
@@ -254,119 +273,3 @@ def remote_uri(
             hint="leave one of them out",
         )
     return f"hf://datasets/{repo_id}" + (f"@{revision}" if revision else "")
-
-
-def find_place(
-    repo_id: str | None,
-    root: PathLike | None,
-    *,
-    uri: str | None,
-    meta_root: PathLike | None,
-    table_name: str | None,
-    revision: str | None,
-    storage_options: Mapping[str, Any] | None = None,
-    sync: bool = False,
-) -> DatasetPlace:
-    """Return where the arguments of a Lance class point.
-
-    Args:
-        repo_id: ``me/my_task``, looked for as lerobot does, and fetched from the Hub if it is not
-            on this machine; or, alone, a folder or its URI.
-        root: The folder of tables and ``meta/``, or the table in it. With ``repo_id``, it is
-            pulled from the Hub if there is nothing.
-        uri: The table of rows, ``.../NAME.lance``: a path, or a ``file://``, ``s3://``, ``gs://``
-            or ``az://`` URI.
-        meta_root: The folder that holds ``meta/``, if not beside the tables.
-        table_name: Which table, where a folder holds several.
-        revision: Of ``repo_id``.
-        storage_options: What Lance is told of the object store.
-        sync: Ask the Hub for something newer.
-    """
-    if root is not None and uri is not None:
-        raise ArgumentError("root= and uri= both name a place.", hint="give one of them")
-    if repo_id is None and root is None and uri is None:
-        raise ArgumentError("No dataset was named.", hint="give root=, repo_id=, or uri=")
-    named = uri if uri is not None else root
-    if named is None and is_uri(repo_id):
-        named, repo_id = repo_id, None
-    if is_uri(named):
-        return _remote_place(str(named), repo_id, meta_root, table_name, storage_options)
-    if uri is not None:
-        given = _local_path(uri)
-    elif root is not None:
-        given = _local_path(os.fspath(root))
-        if repo_id is not None and not is_there(given):
-            pull(repo_id, given, revision=revision)
-        elif sync:
-            update_pulled(repo_id or given.name, given, revision)
-    else:
-        assert repo_id is not None
-        if Path(repo_id).is_dir():
-            given, repo_id = Path(repo_id), None
-        else:
-            given = metadata_root(repo_id, None, revision, sync=sync)
-    tables = _table(given, table_name)
-    folder = tables.parent if tables.suffix == ".lance" else tables
-    home = folder if meta_root is None else Path(meta_root)
-    if uri is not None and meta_root is None and not (folder / "meta" / "info.json").is_file():
-        raise ArgumentError(
-            "There is no meta/ beside this table.",
-            hint="say where it is: meta_root= names the folder that contains meta/",
-            uri=uri,
-        )
-    return DatasetPlace(repo_id or home.name, home, None if tables == home else tables)
-
-
-def _remote_place(
-    uri: str,
-    repo_id: str | None,
-    meta_root: PathLike | None,
-    table_name: str | None,
-    storage_options: Mapping[str, Any] | None,
-) -> DatasetPlace:
-    """Return a place in a store: a dataset's folder, or a table of rows."""
-    if table_name is None and not uri.rstrip("/").endswith(".lance") and meta_root is None:
-        return DatasetPlace.at(repo_id, open_remote(uri, storage_options=storage_options))
-    if not is_object_store(uri):
-        folder = uri.rpartition("/")[0] if uri.endswith(".lance") else uri
-        return DatasetPlace.at(repo_id, open_remote(folder, storage_options=storage_options))
-    table = _remote_table(remote_place(uri, storage_options), table_name)
-    if meta_root is not None:
-        home = Path(meta_root)
-        return DatasetPlace(repo_id or home.name or table.stem, home, table)
-    remote = open_remote(table.parent.uri, storage_options=storage_options)
-    remote.fetch("meta/")
-    return DatasetPlace(repo_id or table.stem, remote.local, table)
-
-
-def _remote_table(given: RemotePlace, name: str | None) -> RemotePlace:
-    if not given.is_table:
-        if name is not None:
-            return given / f"{name}.lance"
-        raise ArgumentError(
-            "This URI names no table.",
-            hint="name the table of rows, .../NAME.lance, or add table_name=",
-            uri=given,
-        )
-    if name is not None and name != given.stem:
-        raise ArgumentError(f"table_name={name!r} is not the table that the URI names: {given}.")
-    return given
-
-
-def _table(given: Path, name: str | None) -> Path:
-    if given.suffix == ".lance":
-        if name is not None and name != given.stem:
-            raise ArgumentError(
-                f"table_name={name!r} is not the table that the path names: {given}."
-            )
-        return given
-    return given if name is None else given / f"{name}.lance"
-
-
-def _local_path(place: str) -> Path:
-    parts = urlsplit(place)
-    if "://" not in place:
-        return Path(place)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return Path(unquote(parts.path))
-    raise ArgumentError(f"Datasets are not read from {parts.scheme}://{parts.netloc}.")

@@ -1,27 +1,27 @@
-"""Recording under the names that LeRobot users have in their scripts."""
+"""Recording and publishing under the names that LeRobot users have in their scripts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from demoreel.errors import ArgumentError
-from demoreel.media.settings import ENCODERS, VideoSettings
 from demoreel.model import Info
 from demoreel.read.dataset import Dataset
 from demoreel.torch.metadata import InfoView, LeRobotDatasetMetadata
 from demoreel.torch.place import recorded_root
 
 if TYPE_CHECKING:
+    from demoreel.hub.plan import PushReport
+    from demoreel.media.settings import VideoSettings
     from demoreel.record import EpisodeReport, Recorder
 
 
 class RecordingDataset:
-    """The part of ``LeRobotDataset`` that records; mixed into it.
+    """The part of ``LeRobotDataset`` that records and publishes; mixed into it.
 
     An object made by ``create`` or ``resume`` records until ``finalize()``. Unlike lerobot's, it
     may be read all the while: items are those of the episodes that are saved.
@@ -137,7 +137,7 @@ class RecordingDataset:
         streaming_encoding: bool = False,
         encoder_queue_maxsize: int = 30,
     ) -> Self:
-        """Append to a dataset, whoever wrote it; the arguments are those of ``create``.
+        """Append to a dataset of any writer; the arguments are those of ``create``.
 
         Raises:
             ArgumentError: There is no ``root``: a snapshot of the Hub must not be written to.
@@ -213,7 +213,7 @@ class RecordingDataset:
     def save_episode(
         self, episode_data: Mapping[str, Any] | None = None, parallel_encoding: bool = True
     ) -> EpisodeReport:
-        """Commit the episode; when this returns it is safe, and readable by everyone."""
+        """Commit the episode; when this returns it is safe, and readable by every process."""
         if episode_data is not None:
             raise ArgumentError("episode_data is not taken: add the frames with add_frame().")
         return self._require_recorder("save_episode").save_episode()
@@ -232,6 +232,70 @@ class RecordingDataset:
             self._recorder.finalize()
             # Merging moves episodes to other files.
             self.__dict__["_opened"] = (-1, None, None)
+
+    def push_to_hub(
+        self,
+        branch: str | None = None,
+        tags: Sequence[str] | None = None,
+        license: str | None = None,
+        tag_version: bool = True,
+        push_videos: bool = True,
+        private: bool | None = None,
+        allow_patterns: Sequence[str] | str | None = None,
+        upload_large_folder: bool = False,
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+        token: str | None = None,
+        **card_kwargs: Any,
+    ) -> PushReport:
+        """Publish the dataset as ``repo_id`` on the Hub, in one commit; see ``demoreel.push``.
+
+        Args:
+            branch: The branch; ``main`` if None.
+            tags: Tags for the card, beside ``LeRobot``.
+            license: The licence for the card; None keeps the card's, or is ``apache-2.0``.
+            tag_version: Whether the tag of the dataset's version (``v3.0``) moves to the commit.
+            push_videos: Whether ``videos/`` is sent.
+            private: Whether only its owner sees it, where the repository is made.
+            allow_patterns: Only files that match one of these.
+            upload_large_folder: Taken for compatibility: a push of any size goes on where it was
+                interrupted.
+            force: Push even where episodes would be lost that others have put there.
+            dry_run: Say what would be done, and do nothing.
+            token: A token; None takes ``HF_TOKEN`` or the login.
+            **card_kwargs: More for the card: ``url``, ``paper``, ``citation``; YAML keys.
+
+        Raises:
+            ArgumentError: The dataset was opened with ``episodes=``, or an argument makes no sense.
+            DatasetBusyError: It is being recorded: ``finalize()`` it first.
+            NewerRemoteError: Episodes would be lost that others have put there.
+            AccessError: There is no token, or the Hub does not accept it.
+            StoreError: The Hub does not answer; push again, and it goes on.
+        """
+        if getattr(self, "episodes", None) is not None:
+            raise ArgumentError(
+                "This dataset was opened with episodes=, and is pushed as a whole.",
+                hint="demoreel.cut(ds.reader).render(FOLDER) makes a dataset of them; push that",
+                dataset=self.root,
+            )
+        from demoreel.hub.push import push
+
+        return push(
+            self.root,
+            self.repo_id,
+            branch=branch,
+            private=private,
+            tags=tags or (),
+            license=license,
+            tag_version=tag_version,
+            push_videos=push_videos,
+            allow_patterns=allow_patterns,
+            force=force,
+            dry_run=dry_run,
+            token=token,
+            **card_kwargs,
+        )
 
 
 class EmptyMetadata:
@@ -267,15 +331,10 @@ class VideoEncodingManager:
     def __init__(self, dataset: RecordingDataset) -> None:
         self.dataset = dataset
 
-    def __enter__(self) -> VideoEncodingManager:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.dataset.finalize()
 
 
@@ -294,6 +353,8 @@ def _settings(encoder: Any) -> VideoSettings | None:
     """Return lerobot's encoder settings as ours; None leaves the choice to us."""
     if encoder is None:
         return None
+    from demoreel.media.settings import ENCODERS, VideoSettings
+
     by_encoder = {name: codec for codec, name in ENCODERS.items()}
     vcodec = getattr(encoder, "vcodec", None)
     given: dict[str, Any] = {

@@ -39,11 +39,7 @@ class Position:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], frames: int) -> Position:
-        """Return the position that was saved, in epochs of so many frames.
-
-        Raises:
-            ArgumentError: These are not the numbers of a position.
-        """
+        """Return the position that was saved, in epochs of so many frames."""
         beyond = {"seed": _BEYOND, "epoch": _BEYOND, "consumed": frames + 1}
         for name, end in beyond.items():
             value = state.get(name)
@@ -99,11 +95,7 @@ class SharedPosition:
 
 
 def checked_seed(seed: int) -> int:
-    """Return a seed that positions can hold.
-
-    Raises:
-        ArgumentError: It is no whole number from 0 to 2**63.
-    """
+    """Return a seed that positions can hold."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < _BEYOND:
         raise ArgumentError(f"seed must be a whole number from 0 to 2**63, not {seed!r}.")
     return int(seed)
@@ -114,9 +106,6 @@ def rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, 
 
     If not given: as ``torch.distributed`` says, or the environment that ``torchrun`` makes
     (``RANK`` and ``WORLD_SIZE``), or the only one.
-
-    Raises:
-        ArgumentError: One of the two was given alone, or there is no such rank.
     """
     if (rank is None) != (world_size is None):
         raise ArgumentError("rank= and world_size= belong together.", hint="give both or neither")
@@ -205,8 +194,8 @@ class Pass(Iterator[dict[str, Any]]):
     def _read(self) -> Sequence[dict[str, Any]]:
         """Read the next step: one batch, or samples that are handed out one by one."""
         frames = self._frames(self._step)
-        if self._dataset.reader.is_remote and self._step + 1 < self._share.steps:
-            # The next step's bytes travel while this one is decoded.
+        if self._step + 1 < self._share.steps:
+            # Where reads wait, the next step's bytes travel while this one is decoded.
             self._dataset.reader.prefetch(self._frames(self._step + 1))
         items = self._dataset.__getitems__(frames.tolist())
         self._step += 1

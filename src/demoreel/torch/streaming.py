@@ -15,13 +15,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from demoreel.errors import ArgumentError, DemoreelWarning
-from demoreel.hub.snapshot import INFO
 from demoreel.read.order import FrameOrder, Share
 from demoreel.storage.external import AllowExternal
-from demoreel.storage.store import is_uri
 from demoreel.torch.dataset import LeRobotDataset, Transform
 from demoreel.torch.metadata import LeRobotDatasetMetadata
-from demoreel.torch.place import recorded_root
+from demoreel.torch.place import is_dataset, recorded_root, remote_uri
 from demoreel.torch.stream_pass import (
     Pass,
     PassProgress,
@@ -289,7 +287,7 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         self.shuffle = bool(shuffle)
         self.drop_last = bool(drop_last)
         self.even = bool(even)
-        name, place = _name_and_place(os.fspath(repo_id), root)
+        name, place, is_elsewhere = _named(os.fspath(repo_id), root)
         self.dataset = LeRobotDataset(
             name,
             place,
@@ -306,7 +304,7 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
             image_size=image_size,
             decode_threads=decode_threads,
             token=token,
-            stream=streaming and _is_elsewhere(name, place),
+            stream=streaming and is_elsewhere,
             storage_options=storage_options,
             allow_external=allow_external,
             cache_dir=cache_dir,
@@ -498,17 +496,15 @@ def _checked_batch_size(size: int | None) -> int | None:
     return None if size is None else int(size)
 
 
-def _name_and_place(
+def _named(
     given: str, root: str | os.PathLike[str] | None
-) -> tuple[str, str | os.PathLike[str] | None]:
-    """Return the ``repo_id`` and ``root`` of what was named: the first argument may be either."""
-    if root is None and not is_uri(given) and Path(given).is_dir():
-        return Path(given).resolve().name, given
-    return given, root
+) -> tuple[str, str | os.PathLike[str] | None, bool]:
+    """Return ``repo_id``, ``root``, and whether only the Hub can hold all of the dataset.
 
-
-def _is_elsewhere(repo_id: str, root: str | os.PathLike[str] | None) -> bool:
-    """Whether nothing but the Hub can have it whole; a cache may hold some of its episodes."""
-    if root is not None or is_uri(repo_id):
-        return False
-    return not (recorded_root(repo_id) / INFO).is_file()
+    The first argument may be either; a cache of the Hub may hold some episodes only.
+    """
+    if root is not None or remote_uri(given, None, None, stream=False) is not None:
+        return given, root, False
+    if Path(given).is_dir():
+        return Path(given).resolve().name, given, False
+    return given, None, not is_dataset(recorded_root(given))

@@ -9,7 +9,7 @@ check must report, so that a checker, ours or another, can be measured::
     ...                                          # copy it
     DEFECTS["video_too_short"].damage(copy)
 
-A module a family; whoever adds a code adds a defect there.
+A module a family; a new code needs a defect there.
 """
 
 from __future__ import annotations

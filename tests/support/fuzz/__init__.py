@@ -19,7 +19,7 @@ What may not: see ``trial.Verdict``.
     bombs.py    small files that ask for too much; entries.py: every way into a dataset
     trial.py    one case: damage a copy, use it, judge what came of it
     witness.py  what images and numbers say of themselves, and what is in a folder
-    pool.py     processes for many cases, and who watches them
+    pool.py     processes for many cases, and what watches them
 """
 
 from __future__ import annotations

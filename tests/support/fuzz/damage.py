@@ -89,7 +89,7 @@ def cut_off_the_beginning(data: bytearray, chance: random.Random) -> None:
 
 
 def append_noise(data: bytearray, chance: random.Random) -> None:
-    """Add bytes that nobody wrote."""
+    """Add bytes that no writer wrote."""
     data += chance.randbytes(chance.choice(_BLOCKS))
 
 

@@ -1,7 +1,7 @@
 """Every way into a dataset, as a function of its folder: what hostile ones are tried with.
 
 ``ENTRIES`` is the one list. A test compares it with the verbs of the command and the functions of
-the package: who adds a way in must add it here, or say in ``NOT_TRIED`` why it reads no dataset of
+the package: a new way in must be added here, or say in ``NOT_TRIED`` why it reads no dataset of
 a stranger.
 """
 

@@ -123,7 +123,7 @@ class _Worker:
     def start(self, case: Case | None) -> None:
         self.case = case
         if case is not None:
-            if not self._process.is_alive():  # somebody else has ended it
+            if not self._process.is_alive():  # another process has ended it
                 self._begin()
             _forget_most(self._process.pid)
             self._spent, self._seen = 0.0, time.monotonic()
@@ -183,7 +183,7 @@ def _serve(pipe: Connection, run: Run, bases: dict[str, Path], folder: str) -> N
         try:
             pipe.send(run(pipe.recv(), bases, work))
         except (EOFError, BrokenPipeError):
-            return  # nobody waits for it any more
+            return  # nothing waits for it any more
 
 
 def _state(pid: int | None) -> _State:

@@ -53,7 +53,7 @@ class FolderS3:
         folder: The bucket's content.
 
     Attributes:
-        lie: Answers requests instead of the server, where it wants to.
+        lie: Answers requests instead of the server, where it chooses to.
         requests: The method and the path of each request.
     """
 

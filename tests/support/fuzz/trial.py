@@ -168,7 +168,7 @@ def _repair(verdict: Verdict, root: Path, target: Path, deep: bool, blurred: boo
         try:
             wrong = mixed_up(dataset[index], dataset.info.cameras, None, is_blurred=blurred)
         except DemoreelError as error:
-            if deep:  # else nobody has looked at the images
+            if deep:  # else the images were not looked at
                 verdict.unforeseen.append(f"clean after repair, but frame {index}: {error.what}")
                 break
             continue

@@ -60,14 +60,14 @@ class Hub:
         return self.accounts[token]
 
     def signed_in(self, request: Request) -> Account:
-        """The caller, who must be somebody."""
+        """The caller, which must not be anonymous."""
         caller = self.caller(request)
         if caller is None:
             raise Refusal(401, "Invalid username or password.")
         return caller
 
     def may_write(self, request: Request, namespace: str) -> Account:
-        """The caller, who must be allowed to write into a namespace."""
+        """The caller, which must be allowed to write into a namespace."""
         caller = self.signed_in(request)
         if caller.role != "write" or not (caller.everywhere or caller.name == namespace):
             raise Refusal(403, f"Forbidden: you may not write under the namespace {namespace}")

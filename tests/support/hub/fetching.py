@@ -53,7 +53,7 @@ def _facts(commit: Commit, file: StoredFile) -> dict[str, str]:
 
 
 def cdn(hub: Hub, request: Request, sha256: str) -> Answer:
-    """The bytes of an object, to whoever has the signed URL."""
+    """The bytes of an object, for its signed URL."""
     hub.check_signature(request)
     return content(request, hub.storage.object_path(sha256), sha256)
 

@@ -114,7 +114,7 @@ class Parts:
         return f'"{hashlib.md5(content).hexdigest()}"'
 
     def take(self, oid: str, asked: list[dict[str, Any]]) -> list[bytes]:
-        """The parts of a finished upload, in order, if each is what the client believes it is."""
+        """The parts of a finished upload, in order, if each is what the client stated."""
         with self._lock:
             found = []
             for part in sorted(asked, key=lambda part: int(part["partNumber"])):

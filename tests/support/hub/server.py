@@ -212,7 +212,7 @@ class HubServer:
         message: str = "Somebody else's commit",
         repo_type: RepoType = "dataset",
     ) -> str:
-        """A commit by somebody else: contents by path, None deletes. Its oid."""
+        """A commit by another client: contents by path, None deletes. Its oid."""
         storage = self._hub.storage
         with storage.lock:
             found = self._repo(repo, repo_type)
@@ -265,7 +265,7 @@ class HubServer:
         self._server.faults.cut("down", count, after_bytes=after_bytes, on=on)
 
     def race(self, repo: str, callback: Callable[[], object] | None = None) -> None:
-        """Let somebody else commit between a client's look and its commit.
+        """Let another client commit between a client's look and its commit.
 
         ``callback`` runs when the next commit to the repository arrives; by default it commits
         a file ``raced.txt``.

@@ -77,7 +77,7 @@ class HttpServer(ThreadingHTTPServer):
                     continue  # the other side was quicker
 
     def handle_error(self, *_: Any) -> None:
-        """Clients that are killed leave broken connections; nobody wants to read about them."""
+        """Clients that are killed leave broken connections; they are not reported."""
 
 
 class Handler(BaseHTTPRequestHandler):

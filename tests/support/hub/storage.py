@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 
 
 class Storage:
-    """Everything the server knows. ``lock`` is held while repositories are looked at or changed."""
+    """Everything the server holds. ``lock`` is held while repositories are looked at or changed."""
 
     def __init__(self, folder: Path, *, lfs_above: int) -> None:
         self.lock = threading.RLock()

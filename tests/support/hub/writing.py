@@ -119,7 +119,7 @@ def delete_branch(hub: Hub, _request: Request, repo: Repo, branch: str) -> Answe
 
 
 def commit(hub: Hub, request: Request, repo: Repo, branch: str, *, author: str) -> Answer:
-    """Apply a list of operations as one commit, unless somebody was quicker."""
+    """Apply a list of operations as one commit, unless another commit was quicker."""
     header, operations = _operations(request.body())
     with hub.storage.lock:
         if branch not in repo.branches and branch not in repo.references:

@@ -1,4 +1,4 @@
-"""The server's side of a connection: answers pass as they are, or as a fault wants them."""
+"""The server's side of a connection: answers pass as they are, or as a fault makes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ServerSide(asyncio.Protocol):
         data = self._pending + data if self._pending else data
         self._pending = b""
         exchange = self._client.exchange
-        if exchange is None:  # it answers what nobody asked
+        if exchange is None:  # it answers what was not asked
             self.transport.abort()
         elif self._stalled:
             self._pending = data

@@ -23,6 +23,7 @@ from demoreel.record.encoding.ipc import EncodingProgress, Inbox, Message, Outbo
 from demoreel.record.encoding.plan import CameraPlan, FinishedVideo
 from demoreel.record.encoding.spill import DiskThread, SpillFile
 from demoreel.stats.running import LevelCounts
+from demoreel.storage.commit.files import sync_path
 
 _TOUCHED = 24  # places that get their memory before the first frame
 _DEATHS = 5  # encoders that may die one after the other without a frame between
@@ -89,7 +90,7 @@ class CameraEncoder:
     Args:
         plan: The camera.
         fps: Frames per second.
-        places: LevelCounts that fit into memory.
+        places: Frames that fit into memory.
         threads: Most threads the codec may use.
         disk: The thread that writes frames to disk.
         on_waiting: Called when messages wait for a pipe to become writable.
@@ -149,12 +150,7 @@ class CameraEncoder:
         return buffer
 
     def check_room(self) -> None:
-        """Raise unless there is room for a frame, so that the next ``put`` cannot fail.
-
-        Raises:
-            EncoderBehindError: All memory is taken by frames that nobody has taken away.
-            VideoError: The encoder has failed for good.
-        """
+        """Raise unless there is room for a frame, so that the next ``put`` cannot fail."""
         with self._lock:
             self._reclaim()
             if self._free and self.failure is None:
@@ -209,10 +205,9 @@ class CameraEncoder:
             return in_memory, len(held) - in_memory
 
     def persist(self, buffer: CameraBuffer) -> PersistedFrames:
-        """Bring to disk what an ended episode has in memory; its packets too. Waits for the disk.
+        """Write to disk what an ended episode has in memory; its packets too. Waits for the disk.
 
-        Raises:
-            OSError: The disk is full or fails; nothing is lost by that.
+        Where the disk is full or fails (OSError), nothing is lost.
         """
         with self._lock:
             buffer.persisted = True  # from now on its places on disk stay as they are
@@ -236,7 +231,8 @@ class CameraEncoder:
         if buffer.doubtful:
             rewrite_packets(packets_path(buffer.base), progress.frames)
         buffer.doubtful = True
-        sync(packets_path(buffer.base))
+        with contextlib.suppress(FileNotFoundError):
+            sync_path(packets_path(buffer.base))
         buffer.doubtful = False
         waiting = [
             at for frame, at in places.items() if at is not None and frame >= progress.frames
@@ -247,15 +243,17 @@ class CameraEncoder:
         """Write a finished video again, from its packets.
 
         For one that could not be forced to disk: the system may have dropped what it held of it.
-
-        Raises:
-            VideoError: The packets are gone, or the disk is full.
-            OSError: The disk fails.
         """
-        from demoreel.record.encoding.episode import remake  # with PyAV
+        from demoreel.record.encoding.episode import finish_video  # with PyAV
 
-        base = video.path.with_suffix("")
-        return remake(self.plan, fps=self._fps, base=base, video=video, threads=self._threads)
+        return finish_video(
+            self.plan,
+            fps=self._fps,
+            base=video.path.with_suffix(""),
+            safe=video.frames,
+            stats=video.stats,
+            threads=self._threads,
+        )
 
     def _progress_of(self, buffer: CameraBuffer) -> EncodingProgress:
         if buffer.finished is not None:
@@ -312,7 +310,7 @@ class CameraEncoder:
         process = subprocess.Popen(
             [sys.executable, "-m", "demoreel.record.encoding.worker", *map(str, handles)],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,  # whoever reads what the recorder prints waits for nobody
+            stdout=subprocess.DEVNULL,  # readers of the recorder's output must not wait
             pass_fds=handles,
             env=environment,
             start_new_session=True,  # Ctrl-C in a terminal is for the recording process
@@ -332,11 +330,7 @@ class CameraEncoder:
             self._tell_all()
 
     def receive(self) -> None:
-        """Take in what the encoder says.
-
-        Raises:
-            EOFError: The encoder is gone.
-        """
+        """Take in what the encoder says."""
         if self.inbox is None:
             return  # given up
         for message in self.inbox.receive(0):
@@ -458,7 +452,7 @@ class CameraEncoder:
             self.outbox.send(message)
 
     def _ring(self) -> None:
-        """Have the encoder look at once, for somebody waits."""
+        """Have the encoder look at once: the caller waits for it."""
         if self._bell is not None:
             with contextlib.suppress(OSError):  # it rings already, or the encoder is gone
                 os.write(self._bell, b"!")
@@ -486,13 +480,3 @@ def _clear(buffer: CameraBuffer, *files: Path) -> None:
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         buffer.base.parent.rmdir()  # empty when the last camera has gone, and its video is taken
-
-
-def sync(path: Path) -> None:
-    """Force a file to disk, if it is there."""
-    with contextlib.suppress(FileNotFoundError):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

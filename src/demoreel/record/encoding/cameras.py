@@ -9,29 +9,25 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from demoreel.errors import (
     ArgumentError,
+    DiskError,
+    DiskFullError,
     UnknownKeyError,
     VideoError,
     nearest,
 )
 from demoreel.layouts.persisted_files import episode_folder, next_episode
 from demoreel.record.encoding.camera import CameraBuffer, CameraEncoder
-from demoreel.record.encoding.persist import (
-    PendingVideos,
-    finished_videos,
-    forget_stuck,
-    remove_manifest,
-    write_manifest,
-)
+from demoreel.record.encoding.persist import remove_manifest, write_manifest
 from demoreel.record.encoding.plan import Backlog, CameraPlan, FinishedVideo
 from demoreel.record.encoding.spill import DiskThread
 from demoreel.stats.running import LevelCounts
+from demoreel.storage.no_room import says_no_room
 
 _FEWEST_PLACES = 8
 _MOST_THREADS = 4
@@ -60,11 +56,6 @@ class CameraEncoders:
         memory_mb: Memory for frames that wait, in megabytes, all cameras together. It is taken as
             it is needed.
         threads: Most threads of each encoder; None shares the cores out.
-
-    Raises:
-        ArgumentError: There are no cameras, or two have the same key.
-        VideoError: A camera's codec cannot encode its frames.
-        OSError: There is no memory, or ``workdir`` cannot be written.
     """
 
     def __init__(
@@ -91,8 +82,7 @@ class CameraEncoders:
         self._buffers: dict[str, CameraBuffer] = {}
         self._dropped: set[Path] = set()
         self._emptied: list[Path] = []
-        self._finished: dict[str, FinishedVideo] | None = None
-        self._doubtful = False
+        self._finished: EpisodeVideos | None = None
         self.must_persist = False
         self._disk = DiskThread()
         self._wake_in, self._wake_out = os.pipe()
@@ -124,24 +114,11 @@ class CameraEncoders:
         """Take the next frame of one camera; costs a copy of its pixels.
 
         The first frame after an episode has ended begins the next.
-
-        Raises:
-            UnknownKeyError: There is no such camera.
-            ArgumentError: The frame has another shape or type.
-            EncoderBehindError: Neither encoder nor disk could take it; it was not taken.
-            VideoError: The camera's encoder has failed for good.
         """
         self.put_frame({key: image})
 
     def put_frame(self, images: Mapping[str, np.ndarray]) -> None:
-        """Take a frame of each of several cameras: all of them, or, raising, none.
-
-        Raises:
-            UnknownKeyError: There is no such camera.
-            ArgumentError: A frame has another shape or type.
-            EncoderBehindError: Neither encoder nor disk could take one.
-            VideoError: A camera's encoder has failed for good.
-        """
+        """Take a frame of each of several cameras: all of them, or, raising, none."""
         if self._closing:
             raise ArgumentError("These encoders are closed.")
         cameras = []
@@ -168,26 +145,16 @@ class CameraEncoders:
         """Say that the episode has all its frames, so that its videos are finished meanwhile.
 
         ``finish_episode`` and ``persist_episode`` say so, too.
-
-        Raises:
-            ArgumentError: A camera has no frame.
         """
         if self._finished is None:
             self._end_buffers()
 
     def count_episode(self) -> Mapping[str, LevelCounts]:
-        """Wait until the episode's frames are counted; the last ones may still be encoded.
-
-        Raises:
-            ArgumentError: A camera has no frame.
-            DiskError: As for ``finish_episode``.
-            VideoError: As for ``finish_episode``.
-            FrameMismatchError: As for ``finish_episode``.
-        """
+        """Wait until the episode's frames are counted; the last ones may still be encoded."""
         self.end_episode()
         if self._finished is None:
             buffers = self._buffers
-            forget_stuck(buffers)
+            _forget_stuck(buffers)
             with self._changed:
                 self._changed.wait_for(lambda: _are_counted(buffers) or self._is_settled(buffers))
             if _are_counted(buffers):
@@ -197,32 +164,33 @@ class CameraEncoders:
     def finish_episode(self) -> Mapping[str, FinishedVideo]:
         """Wait for what is still being encoded and return the episode's videos.
 
-        Asking again, before another frame is put, gives the same answer.
-
-        Raises:
-            ArgumentError: A camera has no frame.
-            DiskFullError: The disk is full; free some space and ask again, or discard.
-            DiskError: The disk fails otherwise; ask again, or discard.
-            VideoError: An encoder has failed; the episode can only be discarded.
-            FrameMismatchError: A video has not as many frames as frames were put.
+        Asking again, before another frame is put, gives the same answer. After a DiskError the
+        caller may ask again, or discard; after a VideoError it can only discard.
         """
         self.end_episode()
         if self._finished is None:
-            forget_stuck(self._buffers)
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_settled(self._buffers))
-            self._finished = finished_videos(self._buffers, self._cameras)
-            self._buffers = {}
-            self._emptied.append(episode_folder(self._workdir, self._episode))
-        if self._doubtful:
-            for key, video in self._finished.items():
-                self._finished[key] = self._cameras[key].remade(video)
-            self._doubtful = False
-        return self._finished
+            folder = episode_folder(self._workdir, self._episode)
+            videos = EpisodeVideos(self, folder, self._buffers)
+            videos.wait()
+            self._finished, self._buffers = videos, {}
+            self._emptied.append(folder)
+        return self._finished.wait()
 
     def doubt_videos(self) -> None:
         """Have ``finish_episode`` write the videos again: they could not be forced to disk."""
-        self._doubtful = self._finished is not None
+        if self._finished is not None:
+            self._finished.doubt()
+
+    def wait_for(self, buffers: Mapping[str, CameraBuffer]) -> dict[str, FinishedVideo]:
+        """Wait until an episode is encoded and return its videos, or raise why it cannot be."""
+        _forget_stuck(buffers)
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_settled(buffers))
+        return _finished_videos(buffers, self._cameras)
+
+    def remake(self, videos: Mapping[str, FinishedVideo]) -> dict[str, FinishedVideo]:
+        """Write finished videos again, from their packets."""
+        return {key: self._cameras[key].remade(video) for key, video in videos.items()}
 
     @property
     def folder(self) -> Path:
@@ -231,7 +199,7 @@ class CameraEncoders:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def persist_episode(self, *, note: Mapping[str, Any] | None = None) -> PendingVideos:
+    def persist_episode(self, *, note: Mapping[str, Any] | None = None) -> EpisodeVideos:
         """Make the episode safe as it is, encoded or not, and go on; it is encoded behind.
 
         When this returns, the episode survives ``kill -9`` of everything and a power cut: every
@@ -239,11 +207,9 @@ class CameraEncoders:
         and a flush.
 
         Args:
-            note: What to keep with it, for whoever recovers it; becomes JSON.
+            note: What to keep with it, for the writer that recovers it; becomes JSON.
 
-        Raises:
-            ArgumentError: A camera has no frame.
-            OSError: The disk is full; the episode is still here, and may be persisted again.
+        Where the disk is full (OSError), the episode is still here, and may be persisted again.
         """
         self._end_buffers()
         buffers, folder = self._buffers, self.folder
@@ -262,7 +228,7 @@ class CameraEncoders:
             raise
         self.must_persist = False
         self._buffers = {}
-        return PendingVideos(folder, buffers, self._cameras, self._changed, self._is_settled)
+        return EpisodeVideos(self, folder, buffers)
 
     def discard_episode(self) -> None:
         """Forget the frames since the last episode. Returns at once."""
@@ -270,7 +236,7 @@ class CameraEncoders:
             remove_manifest(episode_folder(self._workdir, self._episode))
             self.must_persist = False
         self._drop_buffers()
-        for video in (self._finished or {}).values():
+        for video in (self._finished.videos if self._finished is not None else {}).values():
             with contextlib.suppress(OSError):  # unused, and removed with the folder
                 video.path.unlink(missing_ok=True)
         self._finished = None
@@ -311,17 +277,10 @@ class CameraEncoders:
             shutil.rmtree(folder, ignore_errors=True)
         _remove_empty(self._emptied)
 
-    def __enter__(self) -> CameraEncoders:
-        """Return the encoders."""
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close them."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _buffer_of(self, camera: CameraEncoder) -> CameraBuffer:
@@ -345,7 +304,6 @@ class CameraEncoders:
             self._disk.do(lambda: _remove_empty(emptied))
         self._episode += 1
         self._finished = None
-        self._doubtful = False
 
     def _drop_buffers(self) -> None:
         for key, buffer in self._buffers.items():
@@ -402,7 +360,7 @@ class CameraEncoders:
     def _attempt(self, camera: CameraEncoder, step: Callable[[CameraEncoder], None]) -> None:
         try:
             step(camera)
-        except Exception as error:  # whoever waits for this camera must hear of it
+        except Exception as error:  # what waits for this camera must be told
             camera.failure = repr(error)
         with self._changed:
             self._changed.notify_all()
@@ -429,6 +387,81 @@ class CameraEncoders:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_in, 1 << 16)
         return [camera for camera in dict.fromkeys(ready) if camera is not None]
+
+
+class EpisodeVideos:
+    """The videos of an episode that has ended: finished, or encoded behind the recording.
+
+    Args:
+        encoders: They encode it.
+        folder: Where its files are.
+        buffers: Its frames, by camera.
+
+    Attributes:
+        videos: The videos, once ``wait`` has returned.
+    """
+
+    def __init__(
+        self, encoders: CameraEncoders, folder: Path, buffers: Mapping[str, CameraBuffer]
+    ) -> None:
+        self.folder = folder
+        self.videos: dict[str, FinishedVideo] = {}
+        self._encoders = encoders
+        self._buffers = buffers
+        self._doubtful = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all videos are there; ``wait`` then returns at once."""
+        return all(buffer.finished for buffer in self._buffers.values())
+
+    def wait(self) -> dict[str, FinishedVideo]:
+        """Wait until the episode is encoded and return its videos; where that fails, ask again."""
+        if not self.videos:
+            self.videos = self._encoders.wait_for(self._buffers)
+        if self._doubtful:
+            self.videos = self._encoders.remake(self.videos)
+            self._doubtful = False
+        return self.videos
+
+    def doubt(self) -> None:
+        """Have ``wait`` write the videos again: they could not be forced to disk."""
+        self._doubtful = True
+
+
+def _finished_videos(
+    buffers: Mapping[str, CameraBuffer], cameras: Mapping[str, CameraEncoder]
+) -> dict[str, FinishedVideo]:
+    """Return the videos of an episode, or raise what has kept one from being finished."""
+    videos = {}
+    for key, buffer in buffers.items():
+        video = buffer.finished
+        failure = buffer.failure or cameras[key].failure
+        if video is not None:
+            videos[key] = video
+        elif failure is not None:
+            raise VideoError(
+                f"The episode cannot be encoded: {failure}",
+                hint="discard the episode, and try another codec",
+                camera=key,
+            )
+        elif buffer.stuck is not None:
+            full = says_no_room(buffer.stuck)
+            raise (DiskFullError if full else DiskError)(
+                f"The episode's video cannot be written ({buffer.stuck.strerror}), so nothing was "
+                "saved; the episode is still here.",
+                hint=f"{'free disk space' if full else 'see what the disk needs'}, then save again",
+                camera=key,
+            )
+    if len(videos) < len(buffers):
+        raise ArgumentError("The encoders were closed before the episode was finished.")
+    return videos
+
+
+def _forget_stuck(buffers: Mapping[str, CameraBuffer]) -> None:
+    """Forget that encoders could not write: they try again, and say so if they still cannot."""
+    for buffer in buffers.values():
+        buffer.stuck = None
 
 
 def _threads_each(cameras: int) -> int:

@@ -73,10 +73,6 @@ def choose_codec(
         fps: Frames per second.
         order: Names of encoders, best first.
         cache: The file that keeps what was measured; None is one in the user's cache folder.
-
-    Raises:
-        ArgumentError: ``order`` is empty, or has a name that is not in ``DOCUMENTED_ORDER``.
-        VideoError: None of them can encode these cameras.
     """
     if not order:
         raise ArgumentError("There are no encoders to choose from.")

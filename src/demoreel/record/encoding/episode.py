@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -90,12 +90,7 @@ class EpisodeEncoder:
         return self._safe
 
     def add(self, image: np.ndarray) -> None:
-        """Encode the next frame; the frame must stay as it is until it is safe.
-
-        Raises:
-            VideoError: The encoder or the disk failed; call ``abort``.
-            OSError: The packet could not be noted; call ``abort``.
-        """
+        """Encode the next frame; the frame must stay as it is until it is safe."""
         self._waiting.append(image)
         self._video.add(image)
         self._note_progress()
@@ -112,12 +107,7 @@ class EpisodeEncoder:
         return whole
 
     def finish(self) -> FinishedVideo:
-        """Finish the video, and look whether it opens and has all of its frames.
-
-        Raises:
-            VideoError: It could not be finished; call ``abort``.
-            OSError: A packet could not be noted; call ``abort``.
-        """
+        """Finish the video, and look whether it opens and has all of its frames."""
         frames = self._video.close(codec_later=True)
         self._note_progress()
         self._log.close()
@@ -162,24 +152,32 @@ class FixedProgress:
         """Note nothing."""
 
 
-def remake(
-    plan: CameraPlan, *, fps: float, base: Path, video: FinishedVideo, threads: int
+def finish_video(
+    plan: CameraPlan,
+    *,
+    fps: float,
+    base: Path,
+    safe: int,
+    stats: LevelCounts,
+    images: Iterable[np.ndarray] = (),
+    threads: int,
 ) -> FinishedVideo:
-    """Write a finished video again, from its packets.
+    """Finish a video in this process, from the packets of its first frames and the other images.
 
-    Raises:
-        VideoError: The packets are gone, or the disk is full.
-        OSError: The disk fails.
+    Args:
+        plan: The camera.
+        fps: Frames per second.
+        base: Path of the episode's files, less their endings.
+        safe: How many frames have their packets in the file.
+        stats: Their counts.
+        images: The frames after them.
+        threads: Most threads the codec may use.
     """
-    encoder = EpisodeEncoder(
-        plan,
-        fps=fps,
-        base=base,
-        episode=0,
-        note=FixedProgress(EncodingProgress(0, video.frames, video.stats)),
-        threads=threads,
-    )
+    note = FixedProgress(EncodingProgress(0, safe, stats))
+    encoder = EpisodeEncoder(plan, fps=fps, base=base, episode=0, note=note, threads=threads)
     try:
+        for image in images:
+            encoder.add(image)
         return encoder.finish()
     except BaseException:
         encoder.abort()

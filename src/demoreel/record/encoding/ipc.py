@@ -120,11 +120,7 @@ class Inbox:
         self._poll.register(handle, select.POLLIN | select.POLLHUP)
 
     def receive(self, timeout: float) -> list[Message]:
-        """Return the messages that are there; wait up to ``timeout`` seconds for the first.
-
-        Raises:
-            EOFError: The other side is gone, and all it sent was received.
-        """
+        """Return the messages that are there; wait up to ``timeout`` seconds for the first."""
         if not self._poll.poll(timeout * 1000):
             return []
         ended = False
@@ -173,7 +169,7 @@ class EncodingProgress:
     Attributes:
         episode: The episode that is being encoded; those before it are done with.
         frames: How many of its frames have their packets in a file.
-        stats: Counts of those frames' frames.
+        stats: Counts of those frames.
     """
 
     episode: int
@@ -188,9 +184,6 @@ class SharedFrames:
         plan: The camera.
         places: How many frames there is room for.
         handle: The file, if another process made it; None makes one.
-
-    Raises:
-        OSError: There is no memory.
     """
 
     def __init__(self, plan: CameraPlan, places: int, *, handle: int | None = None) -> None:

@@ -12,7 +12,6 @@ import io
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -21,12 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from demoreel.errors import (
-    ArgumentError,
-    DiskError,
-    DiskFullError,
-    VideoError,
-)
 from demoreel.layouts.persisted import Manifest, PersistedCamera, read_counts
 from demoreel.layouts.persisted_files import (
     MANIFEST,
@@ -36,67 +29,12 @@ from demoreel.layouts.persisted_files import (
     packets_path,
     spill_path,
 )
-from demoreel.layouts.spans import require_frames
 from demoreel.media.settings import VideoSettings
 from demoreel.record.encoding.camera import CameraBuffer, CameraEncoder, PersistedFrames
-from demoreel.record.encoding.ipc import EncodingProgress
 from demoreel.record.encoding.plan import CameraPlan, FinishedVideo
 from demoreel.record.encoding.spill import read_spilled
 from demoreel.stats.running import LevelCounts
-from demoreel.storage.commit.files import write_file
-from demoreel.storage.no_room import says_no_room
-
-
-class PendingVideos:
-    """An episode that is safe, and is being encoded behind the recording.
-
-    Attributes:
-        folder: Where its files are.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        buffers: Mapping[str, CameraBuffer],
-        cameras: Mapping[str, CameraEncoder],
-        changed: threading.Condition,
-        is_settled: Callable[[Mapping[str, CameraBuffer]], bool],
-    ) -> None:
-        self.folder = folder
-        self._buffers = buffers
-        self._cameras = cameras
-        self._changed = changed
-        self._is_settled = is_settled
-        self._doubtful = False
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether all videos are there; ``wait`` then returns at once."""
-        return all(buffer.finished for buffer in self._buffers.values())
-
-    def wait(self) -> dict[str, FinishedVideo]:
-        """Wait until the episode is encoded and return its videos. ``forget`` it afterwards.
-
-        Raises:
-            DiskFullError: The disk is full; free some space and ask again.
-            DiskError: The disk fails otherwise; ask again.
-            VideoError: An encoder has failed, or the encoders are closed.
-        """
-        forget_stuck(self._buffers)
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_settled(self._buffers))
-        videos = finished_videos(self._buffers, self._cameras)
-        if self._doubtful:
-            videos = {key: self._cameras[key].remade(video) for key, video in videos.items()}
-        return videos
-
-    def doubt(self) -> None:
-        """Have ``wait`` write the videos again: they could not be forced to disk."""
-        self._doubtful = True
-
-    def forget(self) -> None:
-        """Remove the episode's files: the videos are where they belong, or nobody wants them."""
-        forget(self.folder)
+from demoreel.storage.commit.files import sync_path, write_file
 
 
 def finish_videos(
@@ -110,11 +48,6 @@ def finish_videos(
     Args:
         manifest: The episode.
         encoded: Called after each frame, from several threads.
-
-    Raises:
-        ArgumentError: Its settings are none that an encoder may be given.
-        VideoError: The files are damaged, or cannot be written.
-        OSError: They cannot be read or written.
     """
     with ThreadPoolExecutor(len(manifest.cameras)) as pool:
         jobs = [
@@ -126,7 +59,7 @@ def finish_videos(
 def _finish_camera(
     manifest: Manifest, camera: PersistedCamera, encoded: Callable[[], None]
 ) -> FinishedVideo:
-    from demoreel.record.encoding.episode import EpisodeEncoder, FixedProgress  # with PyAV
+    from demoreel.record.encoding.episode import finish_video  # with PyAV
 
     settings = VideoSettings.from_file(
         camera.settings, camera=camera.key, file=manifest.folder / MANIFEST
@@ -136,34 +69,22 @@ def _finish_camera(
     # An encoder of the dead recording may have an instant to live: what it writes to is left.
     if camera.safe:
         shutil.copyfile(packets_path(base), packets_path(fresh))
-    stats = LevelCounts.counted(read_counts(camera), camera.safe)
-    encoder = EpisodeEncoder(
+    return finish_video(
         plan,
         fps=manifest.fps,
         base=fresh,
-        episode=0,
-        note=FixedProgress(EncodingProgress(0, camera.safe, stats)),
+        safe=camera.safe,
+        stats=LevelCounts.counted(read_counts(camera), camera.safe),
+        images=_images(plan, spill_path(base), camera.places.tolist(), encoded),
         threads=1,
     )
-    try:
-        for image in _images(plan, spill_path(base), camera.places.tolist()):
-            encoder.add(image)
-            encoded()
-        video = encoder.finish()
-    except BaseException:
-        encoder.abort()
-        raise
-    require_frames(video.frames, camera.frames, camera=plan.key, file=manifest.folder)
-    return video
 
 
 def clear_unsaved(workdir: Path) -> list[Path]:
     """Remove what is left of episodes that were not saved; return the folders of the others.
 
-    For a folder that no recording is using: call it before ``CameraEncoders``.
-
-    Raises:
-        OSError: The disk does not say which are which; none is removed that may be saved.
+    For a folder that no recording is using: call it before ``CameraEncoders``. Where the disk does
+    not tell which are saved (OSError), none is removed that may be.
     """
     for trial in workdir.glob(".trial-*.mp4"):
         trial.unlink(missing_ok=True)
@@ -185,11 +106,7 @@ def write_manifest(
     fps: float,
     note: Mapping[str, Any],
 ) -> None:
-    """Say how an episode's files go together; they must be on disk. This persists the episode.
-
-    Raises:
-        OSError: The disk is full.
-    """
+    """Say how an episode's files go together; they must be on disk. This persists the episode."""
     cameras = []
     for key, buffer in buffers.items():
         plan, stats = encoders[key].plan, persisted[key].progress.stats
@@ -214,62 +131,27 @@ def write_manifest(
         )
     text = json.dumps({"fps": fps, "note": dict(note), "cameras": cameras})
     write_file(folder / MANIFEST, text.encode())
-    _sync_folder(folder.parent)
-    _sync_folder(folder.parent.parent)  # the working folder may be new, too
-
-
-def finished_videos(
-    buffers: Mapping[str, CameraBuffer], cameras: Mapping[str, CameraEncoder]
-) -> dict[str, FinishedVideo]:
-    """Return the videos of an episode, or raise what has kept one from being finished."""
-    videos = {}
-    for key, buffer in buffers.items():
-        video = buffer.finished
-        failure = buffer.failure or cameras[key].failure
-        if video is not None:
-            hint = "discard the episode and record it again"
-            require_frames(video.frames, buffer.put, hint=hint, camera=key)
-            videos[key] = video
-        elif failure is not None:
-            raise VideoError(
-                f"The episode cannot be encoded: {failure}",
-                hint="discard the episode, and try another codec",
-                camera=key,
-            )
-        elif buffer.stuck is not None:
-            full = says_no_room(buffer.stuck)
-            raise (DiskFullError if full else DiskError)(
-                f"The episode's video cannot be written ({buffer.stuck.strerror}), so nothing was "
-                "saved; the episode is still here.",
-                hint=f"{'free disk space' if full else 'see what the disk needs'}, then save again",
-                camera=key,
-            )
-    if len(videos) < len(buffers):
-        raise ArgumentError("The encoders were closed before the episode was finished.")
-    return videos
+    sync_path(folder.parent)
+    sync_path(folder.parent.parent)  # the working folder may be new, too
 
 
 def remove_manifest(folder: Path) -> None:
     """Take back what ``write_manifest`` wrote, if it did; the frames stay.
 
-    Raises:
-        OSError: It cannot be removed: the episode is persisted, or will be found so.
+    An OSError means that the episode is persisted, or will be found so.
     """
     (folder / MANIFEST).unlink(missing_ok=True)
-    _sync_folder(folder)
+    sync_path(folder)
 
 
-def forget_stuck(buffers: Mapping[str, CameraBuffer]) -> None:
-    """Forget that encoders could not write: they try again, and say so if they still cannot."""
-    for buffer in buffers.values():
-        buffer.stuck = None
-
-
-def _images(plan: CameraPlan, path: Path, places: Sequence[int]) -> Iterator[np.ndarray]:
+def _images(
+    plan: CameraPlan, path: Path, places: Sequence[int], encoded: Callable[[], None]
+) -> Iterator[np.ndarray]:
     for place in places:
         image = np.empty(plan.shape, plan.dtype)
         read_spilled(path, place, image)
         yield image
+        encoded()
 
 
 def forget(folder: Path) -> None:
@@ -277,11 +159,3 @@ def forget(folder: Path) -> None:
     # The manifest first: what is left without it belongs to no episode.
     (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

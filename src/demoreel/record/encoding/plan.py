@@ -56,7 +56,7 @@ class CameraPlan:
         return (3, 256) if self.kind == "rgb" else (1, 65536)
 
     def check(self, image: np.ndarray) -> None:
-        """Raise ArgumentError unless ``picture`` is one of this camera's."""
+        """Raise ArgumentError unless ``image`` is one of this camera's."""
         if image.shape != self.shape or image.dtype != self.dtype:
             raise ArgumentError(
                 f"A frame of shape {self.shape} and type {self.dtype} was expected, "
@@ -87,8 +87,8 @@ class Backlog:
     """What was put and is not encoded yet, over all cameras.
 
     Attributes:
-        frames_in_memory: LevelCounts that wait in shared memory.
-        frames_on_disk: LevelCounts that wait on disk.
+        frames_in_memory: Frames that wait in shared memory.
+        frames_on_disk: Frames that wait on disk.
         bytes_on_disk: What they take there.
         seconds_behind: How much of a recording the slowest camera has yet to encode.
     """

@@ -1,4 +1,4 @@
-"""Pictures that wait on disk, written by a thread so that nobody else waits for the disk."""
+"""Frames that wait on disk, written by a thread so that nothing else waits for the disk."""
 
 from __future__ import annotations
 
@@ -24,15 +24,21 @@ def bytes_of(image: np.ndarray) -> memoryview:
 
 
 def read_spilled(path: Path, place: int, image: np.ndarray) -> None:
-    """Fill ``picture`` with the one at a place of a spill file.
-
-    Raises:
-        OSError: The file is not there, or has no such place.
-    """
+    """Fill ``image`` with the frame at a place of a spill file."""
     with open(path, "rb", buffering=0) as file:
         file.seek(place * image.nbytes)
         if file.readinto(bytes_of(image)) != image.nbytes:
             raise OSError(errno.EIO, "a frame that waited on disk is cut short", str(path))
+
+
+def write_at(handle: int, image: np.ndarray, at: int) -> None:
+    """Write the bytes of a frame, all of them."""
+    data = bytes_of(image)
+    while data:
+        written = os.pwrite(handle, data, at)
+        if not written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        data, at = data[written:], at + written
 
 
 class SpillFile:
@@ -58,20 +64,12 @@ class SpillFile:
         """Write a frame and return its place.
 
         Now and then this forces the file to disk, so that little is left when it must be safe.
-
-        Raises:
-            OSError: The disk is full or fails; no place is taken.
+        Where the disk is full or fails (OSError), no place is taken.
         """
         handle = self._open()
         place = self._free.pop() if self._free else self._places
-        data = bytes_of(np.ascontiguousarray(image))
-        at = place * self._nbytes
         try:
-            while data:
-                written = os.pwrite(handle, data, at)
-                if not written:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-                data, at = data[written:], at + written
+            write_at(handle, np.ascontiguousarray(image), place * self._nbytes)
         except OSError:
             if place < self._places:
                 self._free.append(place)
@@ -79,7 +77,7 @@ class SpillFile:
         self._places = max(self._places, place + 1)
         self._unsynced += self._nbytes
         if self._unsynced >= _SYNC_EVERY:
-            with contextlib.suppress(OSError):  # the frame is there; who needs it safe asks again
+            with contextlib.suppress(OSError):  # the frame is there; persisting syncs again
                 self.sync()
         return place
 
@@ -88,11 +86,7 @@ class SpillFile:
         self._free.append(place)
 
     def sync(self) -> None:
-        """Force what was written to disk.
-
-        Raises:
-            OSError: The disk fails.
-        """
+        """Force what was written to disk."""
         if self._handle is None:
             return
         if self._doubtful:

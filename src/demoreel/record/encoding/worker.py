@@ -1,4 +1,4 @@
-"""An encoder: a program that encodes the frames of one camera until nobody sends any more."""
+"""An encoder: a program that encodes the frames of one camera until no more are sent."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Worker:
 
     Args:
         inbox: Where it is told what to do.
-        bell: A pipe that is written to when somebody waits for what it was told.
+        bell: A pipe that is written to when the recording process waits.
         replies: The pipe on which it says what it has done.
         plan: The camera.
         frames: The memory it shares with the recording process.
@@ -120,7 +120,7 @@ class Worker:
             if not self._work():
                 # Not waiting for frames: a sender that wakes a reader may lose its core to it,
                 # for milliseconds on a busy machine, and here the sender is the control loop. Only
-                # who ends an episode, and waits for it, rings.
+                # the end of an episode, which is waited for, rings.
                 self._rest(_LOOK_S if time.monotonic() < busy_until else _IDLE_LOOK_S)
             try:
                 messages = self._inbox.receive(0)
@@ -195,7 +195,7 @@ class Worker:
         return True
 
     def _count_ahead(self, job: _Job, frames: range) -> None:
-        """Say what is in the last frames before they are encoded: somebody waits for that."""
+        """Say what is in the last frames before they are encoded: saving waits for that."""
         job.counted = True
         places = [job.in_memory.get(frame) for frame in frames[:_COUNTED_AHEAD]]
         images = [self._shared.images[place] for place in places if place is not None]
@@ -296,7 +296,7 @@ def _step_back() -> None:
         os.nice(_NICENESS)
     if hasattr(os, "SCHED_BATCH"):
         # A frame that arrives must not push the loop off its core, in the middle of its frame.
-        # Libraries have started threads by now, which run as whoever started this process did.
+        # Libraries have started threads by now, which run as the process that started this one.
         for thread in threads_of_this_process() or {0}:
             with contextlib.suppress(OSError):
                 os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))

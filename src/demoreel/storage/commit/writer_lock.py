@@ -13,7 +13,6 @@ import stat
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 
 from demoreel.errors import DatasetBusyError, UnsafePathError
 from demoreel.storage.commit.hidden_folder import is_locked
@@ -151,12 +150,7 @@ class WriterLock:
     def __enter__(self) -> WriterLock:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def __del__(self) -> None:
