@@ -24,8 +24,6 @@ from demoreel.media.packet_bytes import PACKETS_COLUMN
 from demoreel.model import Feature
 from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.folder import DatasetFolder
-from demoreel.storage.parquet import Parquet, open_parquet
-from demoreel.storage.seekable import Seekable
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset as ArrowDataset
@@ -237,7 +235,7 @@ def _refuse_bombs(
     held = 0
     for name in names:
         try:
-            with _opened_table(reader, name) as table:
+            with reader.folder.parquet(name) as table:
                 schema = table.schema_arrow
                 keys = [key for key in features if key in schema.names]
                 if reader.folder.waits:
@@ -247,13 +245,6 @@ def _refuse_bombs(
                 held = table.refuse_scan(keys, held=held) if keys else held
         except UNREADABLE:
             continue  # the scanner says what is wrong with it
-
-
-def _opened_table(reader: FileReader, name: str) -> Parquet:
-    if not reader.folder.waits:
-        return open_parquet(reader.folder.local / name)
-    file = reader.folder.file(name)
-    return Parquet(lambda: Seekable(file), file, f"{reader.folder.uri}/{name}", TableError)
 
 
 def _refuse_missing(reader: FileReader, names: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -77,7 +78,12 @@ class Parquet:
         name: What to call it in errors.
         kind: The class of errors about limits.
         metadata: Its footer, if it is known.
+
+    Attributes:
+        use_threads: Whether Arrow may decode columns side by side.
     """
+
+    use_threads = True
 
     def __init__(
         self,
@@ -147,6 +153,35 @@ class Parquet:
         """Close the file."""
         self._parquet.close()
 
+    def groups_with(self, column: str, numbers: np.ndarray) -> list[int]:
+        """Return the row groups that may hold one of these numbers in a column."""
+        at = self._column_of.index(column)
+        ordered = np.sort(numbers)
+        found = []
+        for group, (_, about) in enumerate(self._groups):
+            statistics = about(at).statistics
+            if statistics is not None and statistics.has_min_max:
+                first, last = statistics.min, statistics.max
+                if isinstance(first, int | float) and isinstance(last, int | float):
+                    place = int(np.searchsorted(ordered, first))
+                    if place == len(ordered) or ordered[place] > last:
+                        continue
+            found.append(group)
+        return found
+
+    def begin(self, groups: Sequence[int], columns: Sequence[str]) -> Callable[[], Parquet]:
+        """Begin to fetch columns of some row groups; return what gives the file to read them from.
+
+        On a disk, nothing needs to be begun.
+        """
+        return lambda: self
+
+    @cached_property
+    def _column_of(self) -> list[str]:
+        """For each leaf the column that it belongs to: names hold dots, so paths do not tell."""
+        fields = self.schema_arrow
+        return [field.name for field in fields for _ in range(leaves_of(field.type))]
+
     def read(
         self,
         columns: Sequence[str] | None = None,
@@ -169,6 +204,7 @@ class Parquet:
         wanted = list(range(self.num_row_groups)) if groups is None else list(groups)
         self._refuse_large(columns, wanted)
         names = None if columns is None else list(columns)
+        use_threads = use_threads and self.use_threads
         return self._parquet.read_row_groups(wanted, columns=names, use_threads=use_threads)
 
     def blocks(
@@ -196,6 +232,7 @@ class Parquet:
         """
         wanted = range(self.num_row_groups) if groups is None else groups
         names = None if columns is None else list(columns)
+        use_threads = use_threads and self.use_threads
         leaves = self._chosen(columns)
         together: list[int] = []
         held = seen = 0
@@ -283,7 +320,7 @@ class Parquet:
     def _texts(self, group: int, leaf: int) -> Texts:
         about = self._groups[group][1](leaf)
         levels = self.metadata.schema.column(leaf).max_definition_level
-        return Texts(self._file, _first_page(about), about.num_values, about.compression, levels)
+        return Texts(self._file, first_page(about), about.num_values, about.compression, levels)
 
     @cached_property
     def _texts_of(self) -> dict[tuple[str, str | None], int]:
@@ -456,7 +493,7 @@ class Parquet:
 
     def _pages(self, about: Any, leaf: int) -> Pages:
         pages = Pages()
-        at = _first_page(about)
+        at = first_page(about)
         end, expected = at + about.total_compressed_size, about.num_values
         most, headers = limit("PAGE_BYTES"), self._headers
         # As Arrow does it: pages are read until they have as many values as the footer says.
@@ -649,7 +686,7 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _first_page(about: Any) -> int:
+def first_page(about: Any) -> int:
     """Return where the first page of a column of a row group begins."""
     at = int(about.data_page_offset)
     if about.has_dictionary_page and about.dictionary_page_offset:
