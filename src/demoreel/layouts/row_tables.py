@@ -62,9 +62,6 @@ def row_tables(
         reader: The dataset.
         positions: The episodes.
         refused: Takes the error of a column that is refused while it is scanned.
-
-    Raises:
-        TableError: A table is missing or damaged.
     """
     if not isinstance(reader, PendingReader):
         return [(positions, row_table(reader, positions, refused))]
@@ -110,9 +107,6 @@ def row_table(reader: Reader, positions: np.ndarray, refused: list[DemoreelError
         reader: The dataset.
         positions: The episodes that are wanted. Rows of others may be in the source too.
         refused: As for ``row_tables``.
-
-    Raises:
-        TableError: A table is missing or damaged.
     """
     stored = {key: f for key, f in reader.info.features.items() if not f.is_camera}
     if isinstance(reader, LanceReader):
@@ -228,9 +222,6 @@ def _refuse_bombs(
         names: Its tables.
         features: The columns.
         nested: Whether lists are among them.
-
-    Raises:
-        TableError: They unfold to more than a limit.
     """
     held = 0
     for name in names:
@@ -288,9 +279,6 @@ def video_table(reader: Reader, positions: np.ndarray) -> pa.Table:
     For a Lance dataset these are the columns of its own table; else ``video_key``, ``file`` and
     ``file_size`` (missing where the file is, or where it is remote and was not listed). Saved
     episodes that wait for their encoders have no video yet.
-
-    Raises:
-        TableError: A table is missing or damaged.
     """
     if isinstance(reader, PendingReader):
         if reader.base is None:

@@ -65,7 +65,7 @@ class _Table(NamedTuple):
     arrived: Callable[[], Parquet]
 
 
-class _Places(NamedTuple):
+class _EpisodeRows(NamedTuple):
     """Where the rows of an episode are.
 
     Attributes:
@@ -128,7 +128,7 @@ class ParquetRows(StoredNumbers):
         self._file_ids = file_ids
         # Sorted once, so that the episodes of a file are found without a look at all of them.
         self._by_file = np.argsort(file_ids, kind="stable")
-        self._index: ByteCache[tuple[str, Hashable, int], _Places] = ByteCache(_INDEX_BYTES)
+        self._index: ByteCache[tuple[str, Hashable, int], _EpisodeRows] = ByteCache(_INDEX_BYTES)
         self._arrow: ByteCache[tuple[_Column, int], pa.Array] = ByteCache(_ARROW_BYTES)
         self._steps: dict[_Column, int] = {}
         self._running: _Running | None = None
@@ -300,7 +300,7 @@ class ParquetRows(StoredNumbers):
             return [parsed_rows(value, key=feature.key, where=where) for value in result]
         return result
 
-    def _indexed(self, table: _Table, parquet: Parquet) -> dict[int, _Places]:
+    def _indexed(self, table: _Table, parquet: Parquet) -> dict[int, _EpisodeRows]:
         """Return where the rows of a table's episodes are."""
         name, identity = table.name, table.identity
         kept = {p: self._index.peek((name, identity, p)) for p in table.positions}
@@ -311,7 +311,7 @@ class ParquetRows(StoredNumbers):
         for position, rows in self._rows_in(table, self._read(table, parquet)).items():
             group = np.searchsorted(edges, rows, side="right") - 1
             at = np.stack([np.asarray(table.groups)[group], rows - edges[group]], axis=1)
-            places = _Places(name, identity, at.astype(np.int32))
+            places = _EpisodeRows(name, identity, at.astype(np.int32))
             self._index.put((name, identity, position), places, places.at.nbytes + 200)
             if position in kept:
                 known[position] = places
@@ -322,7 +322,7 @@ class ParquetRows(StoredNumbers):
         result: list[Any],
         wanted: list[int],
         frames: np.ndarray,
-        places: _Places,
+        places: _EpisodeRows,
         feature: Feature,
         parquet: Parquet | None = None,
     ) -> list[int]:

@@ -49,10 +49,6 @@ class DatasetFolder:
         Args:
             under: The folder's name, with a slash at its end.
             leaving: What in it to leave where it lies.
-
-        Raises:
-            ObjectChangedError: One is not what it was when the dataset was opened.
-            StoreError: The store does not answer, or there is no room.
         """
 
     def later(self, under: str) -> Callable[[], None] | None:
@@ -84,12 +80,7 @@ class DatasetFolder:
         return work
 
     def parquet(self, name: str) -> Parquet:
-        """Open a table.
-
-        Raises:
-            FileNotFoundError: There is none.
-            ArrowException: It is no parquet file.
-        """
+        """Open a table."""
         from demoreel.storage.parquet import open_parquet
 
         count_opening()

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -78,12 +77,9 @@ class Parquet:
         name: What to call it in errors.
         kind: The class of errors about limits.
         metadata: Its footer, if it is known.
-
-    Attributes:
-        use_threads: Whether Arrow may decode columns side by side.
     """
 
-    use_threads = True
+    use_threads = True  # whether Arrow may decode columns side by side
 
     def __init__(
         self,
@@ -141,12 +137,7 @@ class Parquet:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -170,11 +161,8 @@ class Parquet:
         return found
 
     def begin(self, groups: Sequence[int], columns: Sequence[str]) -> Callable[[], Parquet]:
-        """Begin to fetch columns of some row groups; return what gives the file to read them from.
-
-        On a disk, nothing needs to be begun.
-        """
-        return lambda: self
+        """Begin to fetch columns of some row groups; return what gives the file to read them."""
+        return lambda: self  # on a disk, nothing needs to be begun
 
     @cached_property
     def _column_of(self) -> list[str]:
@@ -199,7 +187,6 @@ class Parquet:
         Raises:
             DemoreelError: They unfold to more than ``TABLE_BYTES``, or a page to more than
                 ``PAGE_BYTES``; nothing was decoded.
-            ArrowException: The file is damaged.
         """
         wanted = list(range(self.num_row_groups)) if groups is None else list(groups)
         self._refuse_large(columns, wanted)
@@ -228,7 +215,6 @@ class Parquet:
         Raises:
             DemoreelError: A column of lists, or one that takes a hundredth of that in the file,
                 unfolds to more than ``TABLE_BYTES``; or a page to more than ``PAGE_BYTES``.
-            ArrowException: The file is damaged.
         """
         wanted = range(self.num_row_groups) if groups is None else groups
         names = None if columns is None else list(columns)
@@ -340,11 +326,7 @@ class Parquet:
         return found if distinct and leaf == self.metadata.num_columns else {}
 
     def rows_at_once(self, group: int, columns: Sequence[str] | None = None) -> int:
-        """Return how many rows of a row group are decoded together: all, if it is small.
-
-        Raises:
-            DemoreelError: As for ``blocks``.
-        """
+        """Return how many rows of a row group are decoded together: all, if it is small."""
         leaves = self._chosen(columns)
         if sum(self._chunk(group, leaf).bytes for leaf in leaves) > AT_ONCE:
             for leaf in leaves:
@@ -577,16 +559,7 @@ class Forward:
         self._first = 0
 
     def pieces(self, first: int, length: int) -> Iterator[pa.Table]:
-        """Yield rows, a block's at a time; to go back costs a fresh start.
-
-        Args:
-            first: The first row.
-            length: How many.
-
-        Raises:
-            DemoreelError: As for ``Parquet.blocks``.
-            ArrowException: The file is damaged, or ends before.
-        """
+        """Yield so many rows, a block's at a time; to go back costs a fresh start."""
         if first < self._first:
             self._begin()
         stop = first + length
@@ -612,13 +585,7 @@ def open_parquet(
 
     Args:
         path: The file, or what is in it.
-        kind: The class of errors about limits.
-
-    Raises:
-        FileNotFoundError: There is none.
-        OSError: It is no file.
-        DemoreelError: Its footer is longer than ``FOOTER_BYTES``.
-        ArrowException: It is no parquet file.
+        kind: The class of errors about limits: its footer may be no longer than ``FOOTER_BYTES``.
     """
     if isinstance(path, bytes):
         data = path
@@ -629,13 +596,13 @@ def open_parquet(
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """Return the columns of a parquet file; errors as for ``open_parquet``."""
+    """Return the columns of a parquet file; see ``open_parquet``."""
     with open_parquet(path) as parquet:
         return parquet.schema_arrow
 
 
 def rows_in(path: Path) -> int:
-    """Return how many rows a parquet file has; errors as for ``open_parquet``."""
+    """Return how many rows a parquet file has; see ``open_parquet``."""
     with open_parquet(path) as parquet:
         return int(parquet.metadata.num_rows)
 

@@ -33,8 +33,8 @@ from demoreel.errors import DemoreelError
 from demoreel.model.limits import limit
 from demoreel.storage.arrow import as_numpy
 from demoreel.storage.external import External
+from demoreel.storage.helper_process import SafeProcess
 from demoreel.storage.place import RemotePlace, Where, said_of_store
-from demoreel.storage.safe_process import SafeProcess
 from demoreel.storage.store import open_store
 
 if TYPE_CHECKING:

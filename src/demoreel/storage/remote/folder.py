@@ -188,13 +188,7 @@ def open_remote(
     cache_size: int | str | None = None,
     with_versions: bool = False,
 ) -> RemoteFolder:
-    """Open the folder that a URI names; see ``open_folder``.
-
-    Raises:
-        ArgumentError: Nothing is read from such a URI.
-        DatasetNotFoundError: There is no dataset.
-        StoreError: The store does not answer.
-    """
+    """Open the folder that a URI names; see ``open_folder``."""
     return open_folder(
         store_of(uri, storage_options),
         cache_dir=cache_dir,
@@ -221,11 +215,6 @@ def open_folder(
         cache_dir: Where ranges are kept on disk; None keeps them in memory alone.
         cache_size: How much may be kept there.
         with_versions: Whether the metadata of older versions are wanted, too.
-
-    Raises:
-        DatasetNotFoundError: There is no ``meta/info.json``.
-        UnfinishedError: Saved episodes wait in it.
-        StoreError: The store does not answer.
     """
     cache = _cache_of(cache_dir, cache_size)
     for attempt in range(_TRIES):

@@ -27,10 +27,6 @@ def read_footer(file: StoredFile, name: str) -> tuple[pq.FileMetaData, int]:
     """Return a parquet file's footer, and the memory that it takes, about.
 
     Cost: one ranged read of the file's end, or two where the footer is long.
-
-    Raises:
-        ArrowException: It is no parquet file.
-        StoreError: It cannot be read.
     """
     length = min(_TAIL, file.size)
     tail = file.read(file.size - length, length)
