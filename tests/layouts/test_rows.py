@@ -207,7 +207,7 @@ def test_a_dataset_that_changed_does_not_meet_its_old_scratch(copy_of, shared_co
 
 
 def test_a_full_scratch_disk_falls_back_on_memory(fixtures, expected, shared_columns, monkeypatch):
-    from demoreel.storage.columns import SharedColumn
+    from demoreel.layouts.column_store import SharedColumn
 
     def full(self, row, values):
         raise OSError(28, "No space left on device")

@@ -19,7 +19,7 @@ from demoreel.storage.hub_calls import (
     is_offline,
     refuse_unsafe,
 )
-from demoreel.storage.quiet_logs import hide_signatures
+from demoreel.storage.secrets import hide_signatures
 
 
 @pytest.mark.parametrize("path", ["meta/info.json", "a/..b/c..", "name with spaces", "ß/日本.mp4"])

@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from demoreel.storage.safe_process import SafeProcess
+from demoreel.storage.helper_process import SafeProcess
 
 PROGRAM = """
 import time
-from demoreel.storage.safe_process import SafeProcess
+from demoreel.storage.helper_process import SafeProcess
 calls = {"echo": lambda value: value, "slow": lambda value: time.sleep(1) or value}
 SafeProcess("this", calls, program="", failure=RuntimeError).serve()
 """

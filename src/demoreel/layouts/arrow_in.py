@@ -25,9 +25,6 @@ def numbers(
         where: The table, for errors.
         from_floats: Whether whole numbers and booleans may be stored as floats: some tools make
             floats of everything.
-
-    Raises:
-        TableError: Values are missing, or their shape or kind is not the declared one.
     """
     rows = len(array)
     values, shape_known = _flattened(_storage(array))
@@ -101,11 +98,7 @@ def _kind_fits(given: np.dtype[Any], declared: np.dtype[Any], from_floats: bool)
 
 
 def images(array: pa.Array, *, key: str, where: str) -> pa.Array:
-    """Return an image column's encoded bytes, whatever form the writer chose.
-
-    Raises:
-        TableError: The column does not hold encoded images.
-    """
+    """Return an image column's encoded bytes, whatever form the writer chose."""
     array = _storage(array)
     if pa.types.is_struct(array.type) and array.type.get_field_index("bytes") >= 0:
         array = array.field(array.type.get_field_index("bytes"))

@@ -31,11 +31,7 @@ _JPEG_START = b"\xff\xd8"
 
 
 def table_schema(features: Iterable[Feature]) -> pa.Schema:
-    """Return the schema of a table of these features; videos have no column.
-
-    Raises:
-        ArgumentError: A feature has a shape or dtype that no table can hold.
-    """
+    """Return the schema of a table of these features; videos have no column."""
     stored = [feature for feature in features if not feature.is_video]
     described = {feature.key: _huggingface_feature(feature) for feature in stored}
     metadata = {"huggingface": json.dumps({"info": {"features": described}})}
@@ -103,10 +99,6 @@ def to_arrow(values: np.ndarray | Sequence[Any], feature: Feature, *, length: in
             language rows (dicts) as a sequence.
         feature: What ``info.json`` will say of the column.
         length: Rows that are expected.
-
-    Raises:
-        ArgumentError: There are too few or too many rows, or the values are not of the declared
-            shape, or of a type that would lose something in the declared one.
     """
     if len(values) != length:
         raise ArgumentError(

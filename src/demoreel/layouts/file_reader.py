@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from demoreel.layouts.base import Column
-from demoreel.layouts.rows import Rows, open_rows, rows_of, rows_once
+from demoreel.layouts.rows import ParquetRows, rows_of, rows_once
 from demoreel.media.video import Video, Videos
 from demoreel.model import Episodes, Info
 from demoreel.storage.commit.consistent import FolderState
@@ -45,9 +45,9 @@ class FileReader:
         """Return the number of each episode's table, and what changes when the dataset does."""
 
     @cached_property
-    def _rows(self) -> Rows:
+    def _rows(self) -> ParquetRows:
         files, fingerprint = self._tables()
-        return open_rows(
+        return ParquetRows(
             self.folder, self.info, self.episodes, self.data_file, files, fingerprint, self.state
         )
 

@@ -24,8 +24,6 @@ from demoreel.media.packet_bytes import PACKETS_COLUMN
 from demoreel.model import Feature
 from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.folder import DatasetFolder
-from demoreel.storage.parquet import Parquet, open_parquet
-from demoreel.storage.seekable import Seekable
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset as ArrowDataset
@@ -64,9 +62,6 @@ def row_tables(
         reader: The dataset.
         positions: The episodes.
         refused: Takes the error of a column that is refused while it is scanned.
-
-    Raises:
-        TableError: A table is missing or damaged.
     """
     if not isinstance(reader, PendingReader):
         return [(positions, row_table(reader, positions, refused))]
@@ -112,9 +107,6 @@ def row_table(reader: Reader, positions: np.ndarray, refused: list[DemoreelError
         reader: The dataset.
         positions: The episodes that are wanted. Rows of others may be in the source too.
         refused: As for ``row_tables``.
-
-    Raises:
-        TableError: A table is missing or damaged.
     """
     stored = {key: f for key, f in reader.info.features.items() if not f.is_camera}
     if isinstance(reader, LanceReader):
@@ -230,14 +222,11 @@ def _refuse_bombs(
         names: Its tables.
         features: The columns.
         nested: Whether lists are among them.
-
-    Raises:
-        TableError: They unfold to more than a limit.
     """
     held = 0
     for name in names:
         try:
-            with _opened_table(reader, name) as table:
+            with reader.folder.parquet(name) as table:
                 schema = table.schema_arrow
                 keys = [key for key in features if key in schema.names]
                 if reader.folder.waits:
@@ -247,13 +236,6 @@ def _refuse_bombs(
                 held = table.refuse_scan(keys, held=held) if keys else held
         except UNREADABLE:
             continue  # the scanner says what is wrong with it
-
-
-def _opened_table(reader: FileReader, name: str) -> Parquet:
-    if not reader.folder.waits:
-        return open_parquet(reader.folder.local / name)
-    file = reader.folder.file(name)
-    return Parquet(lambda: Seekable(file), file, f"{reader.folder.uri}/{name}", TableError)
 
 
 def _refuse_missing(reader: FileReader, names: Sequence[str]) -> None:
@@ -297,9 +279,6 @@ def video_table(reader: Reader, positions: np.ndarray) -> pa.Table:
     For a Lance dataset these are the columns of its own table; else ``video_key``, ``file`` and
     ``file_size`` (missing where the file is, or where it is remote and was not listed). Saved
     episodes that wait for their encoders have no video yet.
-
-    Raises:
-        TableError: A table is missing or damaged.
     """
     if isinstance(reader, PendingReader):
         if reader.base is None:

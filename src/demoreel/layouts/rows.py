@@ -3,25 +3,24 @@
 A row belongs to an episode because its ``episode_index`` says so and its file is the one that the
 metadata names; never because of where it stands. Rows and files that no episode names do no harm.
 
-Parquet is decoded a row group at a time, on first use. Numbers go into a ``ColumnStore``, so that a
-batch is one indexing operation; text, language and images stay in Arrow.
+A table's footer says which row groups may hold an episode; only those are read, on first use, and
+where reads wait, all that a batch needs at the same time. Numbers go into a ``ColumnStore``, so
+that a batch is one indexing operation; text, language and images stay in Arrow.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from demoreel.errors import TableError
+from demoreel.errors import DemoreelError, TableError
 from demoreel.layouts import arrow_in
 from demoreel.layouts.column_store import ColumnStore, PassingColumns, StoredNumbers
 from demoreel.layouts.find_rows import find_rows, runs
@@ -31,46 +30,56 @@ from demoreel.storage.arrow import UNREADABLE, as_numpy, is_number
 from demoreel.storage.commit.consistent import FolderState
 from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.forks import renew_in_children
-from demoreel.storage.local import count_opening
 from demoreel.storage.lru import ByteCache
-from demoreel.storage.parquet import Parquet, open_parquet
+from demoreel.storage.parquet import Parquet
 
 T = TypeVar("T")
 
 _ARROW_BYTES = 256 << 20
 _PASSING = 4  # rows of a large group pass by: they leave room for others
 _LARGE = 1 << 24
-_TABLE_BYTES = 64 << 20
-_SMALL = 1 << 12  # rows
+_INDEX_BYTES = 64 << 20
 _WHICH_ROW = ("episode_index", "frame_index")
+_RESTORE = "restore the file, or leave its episodes out with episodes="
 
 
-@dataclass(frozen=True, slots=True)
-class _RowFile:
-    """What is known of one parquet file.
+class _Table(NamedTuple):
+    """A table that is being read, for some episodes.
 
     Attributes:
-        rows: For each episode (by position) its rows in the file, in frame order.
-        target: For each row of the file, its position in the dataset; -1 for orphans.
-        edges: Where row groups begin, and the number of rows at the end.
-        problem: Episodes (by position) that are not whole, and why.
+        name: The file.
         identity: Changes when another file takes its place.
+        positions: The episodes, by position.
+        which: Its columns that say which row is which.
+        groups: The row groups that may hold rows of the episodes.
+        sizes: Rows of each of these groups.
+        arrived: Gives the open file; waits for the bytes of the columns.
     """
 
-    rows: dict[int, np.ndarray]
-    target: np.ndarray
-    edges: np.ndarray
-    problem: dict[int, str]
-    identity: object
+    name: str
+    identity: Hashable
+    positions: Sequence[int]
+    which: list[str]
+    groups: list[int]
+    sizes: list[int]
+    arrived: Callable[[], Parquet]
 
-    def groups_of(self, positions: list[int]) -> list[int]:
-        """Return the row groups that hold rows of these episodes."""
-        rows = np.concatenate([self.rows[position] for position in positions])
-        return [int(group) for group in np.unique(self.group_of(rows))]
 
-    def group_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the row group of each row."""
-        return np.searchsorted(self.edges, rows, side="right") - 1
+class _EpisodeRows(NamedTuple):
+    """Where the rows of an episode are.
+
+    Attributes:
+        name: The table.
+        identity: Changes when another file takes its place.
+        at: For each frame its row group, and its row in that.
+    """
+
+    name: str
+    identity: Hashable
+    at: np.ndarray
+
+
+_Column = tuple[str, Hashable, int, str]  # a table, its identity, a row group, a feature
 
 
 @dataclass(slots=True)
@@ -78,12 +87,12 @@ class _Running:
     """A column of a row group that is being decoded, some rows at a time.
 
     Attributes:
-        who: Which one.
+        column: Which one.
         blocks: The blocks that follow.
         next: The number of the next one.
     """
 
-    who: tuple[object, ...]
+    column: _Column
     blocks: Iterator[pa.Table]
     next: int = 0
 
@@ -92,10 +101,10 @@ class ParquetRows(StoredNumbers):
     """The tables of one dataset.
 
     Args:
-        root: The dataset's folder.
+        folder: The dataset's folder.
         info: Its info.
         episodes: Its episodes.
-        file_of: Path of the table of the episode at a position, relative to ``root``.
+        file_of: Name of the table of the episode at a position.
         file_ids: A number for each episode, equal for those that share a table.
         fingerprint: Changes when the dataset does; names the shared scratch folder.
         state: What the dataset was when its metadata were read; None where that cannot change.
@@ -103,7 +112,7 @@ class ParquetRows(StoredNumbers):
 
     def __init__(
         self,
-        root: Path,
+        folder: DatasetFolder,
         info: Info,
         episodes: Episodes,
         file_of: Callable[[int], str],
@@ -113,16 +122,15 @@ class ParquetRows(StoredNumbers):
     ) -> None:
         numeric = [f for f in info.features.values() if f.is_numeric]
         super().__init__(episodes, numeric, fingerprint)
-        self._root = root
+        self._folder = folder
         self._state = state
-        self._info = info
         self._file_of = file_of
         self._file_ids = file_ids
         # Sorted once, so that the episodes of a file are found without a look at all of them.
         self._by_file = np.argsort(file_ids, kind="stable")
-        self._files: ByteCache[tuple[str, object], _RowFile] = ByteCache(_TABLE_BYTES)
-        self._arrow: ByteCache[tuple[object, ...], pa.Array] = ByteCache(_ARROW_BYTES)
-        self._steps: dict[tuple[object, ...], int] = {}
+        self._index: ByteCache[tuple[str, Hashable, int], _EpisodeRows] = ByteCache(_INDEX_BYTES)
+        self._arrow: ByteCache[tuple[_Column, int], pa.Array] = ByteCache(_ARROW_BYTES)
+        self._steps: dict[_Column, int] = {}
         self._running: _Running | None = None
         self.renew()
         renew_in_children(self)
@@ -132,138 +140,75 @@ class ParquetRows(StoredNumbers):
         self._lock = threading.Lock()
         self._running = None
 
-    def _fill(
-        self, positions: np.ndarray, store: ColumnStore | PassingColumns | None = None
-    ) -> None:
+    def _tables(self, positions: Sequence[int], keys: Sequence[str]) -> Iterator[_Table]:
+        """Yield the tables of these episodes; where reads wait, all are begun before the first."""
         files: dict[str, list[int]] = {}
-        for position in positions.tolist():
-            files.setdefault(self._file_of(position), []).append(position)
-        for name, wanted in files.items():
-            self._fill_from(name, wanted, store or self._store)
-
-    def _fill_from(
-        self, name: str, positions: list[int], store: ColumnStore | PassingColumns
-    ) -> None:
-        file, table = self._file_and_table(positions[0])
         for position in positions:
-            self._refuse_problem(file, position)
-        needed = file.groups_of(positions)
-        target = np.concatenate([file.target[file.edges[g] : file.edges[g + 1]] for g in needed])
-        if table is not None and len(needed) == len(file.edges) - 1:
-            self._refuse_stale(store)
-            self._fill_rows(name, table, target, store)
-        else:
-            at = 0
-            for block in self._blocks(name, file, needed, [f.key for f in self._numeric]):
-                self._refuse_stale(store)
-                self._fill_rows(name, block, target[at : at + len(block)], store)
-                at += len(block)
-        self._mark_filled(file, target[target >= 0], store)
+            files.setdefault(self._file_of(position), []).append(position)
+        begun = [
+            self._folder.begin(partial(self._begin, name, wanted, keys))
+            for name, wanted in files.items()
+        ]
+        for table in begun:
+            yield table()
 
-    def _fill_rows(
-        self,
-        name: str,
-        table: pa.Table,
-        target: np.ndarray,
-        store: ColumnStore | PassingColumns,
-    ) -> None:
-        """Store rows of a table at their positions in the dataset."""
-        keep = np.flatnonzero(target >= 0)
-        where = str(self._root / name)
-        for feature in self._numeric:
-            array = table.column(feature.key).combine_chunks()
-            values = arrow_in.numbers(array, feature, where=where)
-            for at, stop in runs(target[keep]):
-                start_row = int(target[keep[at]])
-                store.write(feature.key, start_row, _of_rows(values, keep[at:stop]))
-
-    def _refuse_stale(self, store: ColumnStore | PassingColumns) -> None:
-        """Refuse to share rows of a later state: other processes have this one open."""
-        shared = store is self._store and store.is_shared
-        if shared and self._state is not None and not self._state.is_current():
-            raise OSError(errno.ESTALE, "The dataset has changed since it was opened")
-
-    def _refuse_problem(self, file: _RowFile, position: int) -> None:
-        if position in file.problem:
-            raise TableError(
-                file.problem[position],
-                hint="restore the file, or leave the episode out with episodes=",
-                dataset=self._root,
-                file=self._file_of(position),
-                episode=int(self._episodes.episode_index[position]),
+    def _begin(self, name: str, positions: Sequence[int], keys: Sequence[str]) -> _Table:
+        """Open a table, and begin to read columns of the row groups that may hold episodes."""
+        before = self._folder.identity(name)
+        parquet = self._open(name)
+        identity = self._folder.identity(name)
+        if before not in (None, identity):
+            raise self._error(
+                "A table was replaced while it was being read.",
+                name,
+                hint="another process merges the dataset's files; read again",
             )
+        present = set(parquet.schema_arrow.names)
+        if "episode_index" not in present:
+            raise self._error("The table has no episode_index column.", name, hint=None)
+        absent = [key for key in keys if key not in present]
+        if absent:
+            raise self._error(
+                f"The table lacks the column {absent[0]!r} that info.json declares.",
+                name,
+                hint="the table and info.json were not written together",
+            )
+        which = [key for key in _WHICH_ROW if key in present]
+        numbers = self._episodes.episode_index[list(positions)]
+        groups = self._decoded(name, lambda: parquet.groups_with("episode_index", numbers))
+        sizes = [parquet.metadata.row_group(group).num_rows for group in groups]
+        columns = list(dict.fromkeys([*which, *keys]))
+        arrived = self._decoded(name, lambda: parquet.begin(groups, columns))
+        return _Table(name, identity, positions, which, groups, sizes, arrived)
 
-    def _mark_filled(
-        self, file: _RowFile, target: np.ndarray, store: ColumnStore | PassingColumns
-    ) -> None:
-        """Mark the episodes that lie wholly in the row groups that were just decoded."""
-        found, counts = np.unique(self._episodes.positions_of_rows(target), return_counts=True)
-        whole = found[counts == self._episodes.length[found]]
-        for position in whole.tolist():
-            if position not in file.problem:
-                store.mark_filled(position)
-
-    def _file(self, position: int) -> _RowFile:
-        return self._file_and_table(position)[0]
-
-    def _file_and_table(self, position: int) -> tuple[_RowFile, pa.Table | None]:
-        """Return what is known of a file, and its numbers if they were read to find out."""
-        name = self._file_of(position)
-        now = self._identity(name)
-        read: list[pa.Table] = []
-        file = self._files.get(
-            (name, now), lambda: self._inspect(name, now, self._positions_in(position), read)
-        )
-        return file, read[0] if read else None
-
-    def _identity(self, name: str) -> object:
-        """Return what changes when another file takes this one's place, as merging has it."""
-        try:
-            status = os.stat(self._root / name)
-        except OSError:
-            return None
-        return status.st_ino, status.st_size, status.st_mtime_ns
-
-    def _inspect(
-        self, name: str, identity: object, expected: np.ndarray, read: list[pa.Table]
-    ) -> tuple[_RowFile, int]:
-        """Read a file's footer and its two smallest columns: which row is which.
-
-        Of a small file, as v2's are, all numbers are read in one go, and put into ``read``.
-        """
-        with self._open(name) as parquet:
-            sizes = [parquet.metadata.row_group(g).num_rows for g in range(parquet.num_row_groups)]
-            present = set(parquet.schema_arrow.names)
-            keys = [key for key in _WHICH_ROW if key in present]
-            if "episode_index" not in keys:
-                raise TableError(
-                    "The table has no episode_index column.", dataset=self._root, file=name
-                )
-            if parquet.num_row_groups == 1 and sizes[0] <= _SMALL:
-                own = [feature.key for feature in self._numeric]
-                if present.issuperset(own):
-                    keys = list(dict.fromkeys([*keys, *own]))
-            table = self._decoded(name, lambda: parquet.read(keys))
-        if len(keys) > len(_WHICH_ROW):
-            read.append(table)
-        episode = self._counting(table, "episode_index", name)
-        frame = self._counting(table, "frame_index", name) if "frame_index" in keys else None
+    def _rows_in(self, table: _Table, columns: pa.Table) -> dict[int, np.ndarray]:
+        """Return the rows of the episodes that are whole in the row groups, in frame order."""
+        episode = self._counting(columns, "episode_index", table.name)
+        frame = None
+        if "frame_index" in table.which:
+            frame = self._counting(columns, "frame_index", table.name)
+        expected = self._positions_in(table.positions[0])
+        is_here = np.isin(self._episodes.episode_index[expected], episode)
+        expected = np.union1d(expected[is_here], table.positions)
         rows, problem = find_rows(self._episodes, expected, episode, frame)
-        target = np.full(len(episode), -1, dtype=np.int64)
-        for position, places in rows.items():
-            target[places] = int(self._episodes.start[position]) + np.arange(len(places))
-        edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return _RowFile(rows, target, edges, problem, identity), target.nbytes * 2 + 200 * len(rows)
+        for position in table.positions:
+            if position in problem:
+                raise self._error(
+                    problem[position],
+                    table.name,
+                    hint="restore the file, or leave the episode out with episodes=",
+                    episode=int(self._episodes.episode_index[position]),
+                )
+        return rows
 
     def _counting(self, table: pa.Table, key: str, name: str) -> np.ndarray:
         """Return a column that says which row is which."""
         column = table.column(key)
         if not is_number(column.type) or column.null_count:
-            raise TableError(
+            raise self._error(
                 f"The table's {key} is not a number in every row.",
+                name,
                 hint="restore the file, or mend the dataset with demoreel repair",
-                dataset=self._root,
-                file=name,
             )
         return as_numpy(column)
 
@@ -274,151 +219,211 @@ class ParquetRows(StoredNumbers):
         begin, end = np.searchsorted(self._file_ids, edges, sorter=self._by_file)
         return self._by_file[begin:end]
 
+    def _fill(
+        self, positions: np.ndarray, store: ColumnStore | PassingColumns | None = None
+    ) -> None:
+        for table in self._tables(positions.tolist(), [feature.key for feature in self._numeric]):
+            self._fill_from(table, store or self._store)
+
+    def _fill_from(self, table: _Table, store: ColumnStore | PassingColumns) -> None:
+        """Store the numbers of all episodes that are whole in the row groups of a table."""
+        total, at = sum(table.sizes), 0
+        keys = list(dict.fromkeys([*table.which, *(feature.key for feature in self._numeric)]))
+        with self._decoded(table.name, table.arrived) as parquet:
+            blocks = parquet.blocks(keys, groups=table.groups)
+            block = self._decoded(table.name, lambda: next(blocks, None))
+            if block is not None and len(block) == total:
+                rows = self._rows_in(table, block)
+            else:
+                rows = self._rows_in(table, self._read(table, parquet))
+            target = np.full(total, -1, dtype=np.int64)
+            for position, places in rows.items():
+                target[places] = int(self._episodes.start[position]) + np.arange(len(places))
+            while block is not None:
+                self._refuse_stale(store)
+                self._fill_rows(table.name, block, target[at : at + len(block)], store)
+                at += len(block)
+                block = self._decoded(table.name, lambda: next(blocks, None))
+        if at < total:
+            raise self._shorter(table.name)
+        for position in rows:
+            store.mark_filled(position)
+
+    def _read(self, table: _Table, parquet: Parquet) -> pa.Table:
+        """Return the columns that say which row is which."""
+        return self._decoded(table.name, lambda: parquet.read(table.which, groups=table.groups))
+
+    def _fill_rows(
+        self,
+        name: str,
+        table: pa.Table,
+        target: np.ndarray,
+        store: ColumnStore | PassingColumns,
+    ) -> None:
+        """Store rows of a table at their positions in the dataset."""
+        keep = np.flatnonzero(target >= 0)
+        for feature in self._numeric:
+            array = table.column(feature.key).combine_chunks()
+            values = arrow_in.numbers(array, feature, where=f"{self._folder.uri}/{name}")
+            for at, stop in runs(target[keep]):
+                start_row = int(target[keep[at]])
+                store.write(feature.key, start_row, _of_rows(values, keep[at:stop]))
+
+    def _refuse_stale(self, store: ColumnStore | PassingColumns) -> None:
+        """Refuse to share rows of a later state: other processes have this one open."""
+        shared = store is self._store and store.is_shared
+        if shared and self._state is not None and not self._state.is_current():
+            raise OSError(errno.ESTALE, "The dataset has changed since it was opened")
+
     def objects(self, rows: np.ndarray, feature: Feature) -> list[Any]:
         """Return a text, language or image column of these rows as Python values."""
         result: list[Any] = [None] * len(rows)
         positions = self._episodes.positions_of_rows(rows)
+        frames = rows - self._episodes.start[positions]
+        left = {}
         for position in np.unique(positions).tolist():
-            file = self._file(position)
-            self._refuse_problem(file, position)
-            places = np.flatnonzero(positions == position)
-            at = file.rows[position][rows[places] - int(self._episodes.start[position])]
-            groups = file.group_of(at)
-            for place, row, group in zip(places, at, groups.tolist(), strict=True):
-                inside = int(row - file.edges[group])
-                array, first = self._arrow_rows(
-                    self._file_of(position), file, group, feature, inside
-                )
-                result[place] = array[inside - first].as_py()
+            wanted = np.flatnonzero(positions == position).tolist()
+            name = self._file_of(position)
+            places = self._index.peek((name, self._folder.identity(name), position))
+            if places is not None:
+                wanted = self._take(result, wanted, frames, places, feature)
+            if wanted:
+                left[position] = wanted
+        for table in self._tables(list(left), [feature.key]):
+            with self._decoded(table.name, table.arrived) as parquet:
+                indexed = self._indexed(table, parquet)
+                for position in table.positions:
+                    places = indexed[position]
+                    self._take(result, left[position], frames, places, feature, parquet)
         if feature.is_language:
-            where = str(self._root)
+            where = self._folder.uri
             return [parsed_rows(value, key=feature.key, where=where) for value in result]
         return result
 
-    def _arrow_rows(
-        self, name: str, file: _RowFile, group: int, feature: Feature, row: int
+    def _indexed(self, table: _Table, parquet: Parquet) -> dict[int, _EpisodeRows]:
+        """Return where the rows of a table's episodes are."""
+        name, identity = table.name, table.identity
+        kept = {p: self._index.peek((name, identity, p)) for p in table.positions}
+        known = {position: places for position, places in kept.items() if places is not None}
+        if len(known) == len(kept):
+            return known
+        edges = np.cumsum([0, *table.sizes])
+        for position, rows in self._rows_in(table, self._read(table, parquet)).items():
+            group = np.searchsorted(edges, rows, side="right") - 1
+            at = np.stack([np.asarray(table.groups)[group], rows - edges[group]], axis=1)
+            places = _EpisodeRows(name, identity, at.astype(np.int32))
+            self._index.put((name, identity, position), places, places.at.nbytes + 200)
+            if position in kept:
+                known[position] = places
+        return known
+
+    def _take(
+        self,
+        result: list[Any],
+        wanted: list[int],
+        frames: np.ndarray,
+        places: _EpisodeRows,
+        feature: Feature,
+        parquet: Parquet | None = None,
+    ) -> list[int]:
+        """Put values of an episode into a result; return those that need a file."""
+        left = []
+        for number in wanted:
+            group, row = places.at[frames[number]].tolist()
+            column = (places.name, places.identity, group, feature.key)
+            step = self._steps.get(column, row + 1)
+            array = self._arrow.peek((column, row // step))
+            if array is None and parquet is not None:
+                array, step = self._decode(parquet, column, feature, row)
+            if array is None:
+                left.append(number)
+            else:
+                result[number] = array[row % step].as_py()
+        return left
+
+    def _decode(
+        self, parquet: Parquet, column: _Column, feature: Feature, row: int
     ) -> tuple[pa.Array, int]:
-        """Return values of a column of a row group, among them a row's; and the first one's row.
+        """Return values of a column of a row group, among them a row's, and how many at a time.
 
         They are all of the group's, unless that is large: then some of them are decoded at a time.
         """
-        who = (name, file.identity, group, feature.key)
-        length = int(file.edges[group + 1] - file.edges[group])
-        step = self._steps.get(who, length)
-        array = self._arrow.peek((*who, row // step))
-        if array is None and step == length:
-            with self._checked(name, file, [feature.key]) as parquet:
-                step = self._decoded(name, lambda: parquet.rows_at_once(group, [feature.key]))
-                if step >= length:
-                    read = partial(parquet.read, [feature.key], groups=[group])
-                    return self._keep((*who, 0), self._decoded(name, read), feature), 0
-            self._steps[who] = step
-        if array is None:
-            with self._lock:
-                array = self._decode_on(who, file, feature, row // step)
-        return array, row // step * step
+        name, _, group, key = column
+        length = parquet.metadata.row_group(group).num_rows
+        step = self._decoded(name, lambda: parquet.rows_at_once(group, [key]))
+        if step >= length:
+            table = self._decoded(name, lambda: parquet.read([key], groups=[group]))
+            return self._keep((column, 0), table, feature), length
+        self._steps[column] = step
+        with self._lock:
+            return self._decode_on(parquet, column, feature, row // step), step
 
     def _decode_on(
-        self, who: tuple[str, object, int, str], file: _RowFile, feature: Feature, number: int
+        self, parquet: Parquet, column: _Column, feature: Feature, number: int
     ) -> pa.Array:
         """Return a block of a large row group; go on from where the last call ended, if it can."""
-        array = self._arrow.peek((*who, number))
+        array = self._arrow.peek((column, number))
         if array is not None:  # another thread was here first
             return array
+        name, _, group, key = column
         running = self._running
-        if running is None or running.who != who or running.next > number:
-            parquet = self._checked(who[0], file, [feature.key])
-            blocks = parquet.blocks([feature.key], groups=[who[2]], rows=self._steps[who])
-            running = self._running = _Running(who, blocks)
+        if running is None or running.column != column or running.next > number:
+            blocks = parquet.blocks([key], groups=[group], rows=self._steps[column])
+            running = self._running = _Running(column, blocks)
         while running.next <= number:
-            block = self._decoded(who[0], lambda: next(running.blocks, None))
+            block = self._decoded(name, lambda: next(running.blocks, None))
             if block is None:
-                raise self._shorter(who[0])
-            array = self._keep((*who, running.next), block, feature, weight=_PASSING)
+                raise self._shorter(name)
+            array = self._keep((column, running.next), block, feature, weight=_PASSING)
             running.next += 1
         return array
 
     def _keep(
-        self, key: tuple[object, ...], table: pa.Table, feature: Feature, *, weight: int = 1
+        self, key: tuple[_Column, int], table: pa.Table, feature: Feature, *, weight: int = 1
     ) -> pa.Array:
         """Return a column as an array, and keep it for a while."""
         array = table.column(feature.key).combine_chunks()
         if feature.is_image:
-            where = str(self._root / str(key[0]))
+            where = f"{self._folder.uri}/{key[0][0]}"
             array = arrow_in.images(array, key=feature.key, where=where)
         self._arrow.put(key, array, weight * array.nbytes)
         if array.nbytes > _LARGE:
             pa.default_memory_pool().release_unused()  # what it took the place of
         return array
 
-    def _blocks(
-        self, name: str, file: _RowFile, groups: list[int], keys: list[str]
-    ) -> Iterator[pa.Table]:
-        with self._checked(name, file, keys) as parquet:
-            blocks = parquet.blocks(keys, groups=groups)
-            while (block := self._decoded(name, lambda: next(blocks, None))) is not None:
-                yield block
-
-    def _checked(self, name: str, file: _RowFile, keys: list[str]) -> Parquet:
-        """Open a table; refuse one that is another than it was, or lacks a column."""
-        parquet = self._open(name)
-        if self._identity(name) != file.identity:
-            raise TableError(
-                "A table was replaced while it was being read.",
-                hint="another process merges the dataset's files; read again",
-                dataset=self._root,
-                file=name,
-            )
-        present = set(parquet.schema_arrow.names)
-        absent = [key for key in keys if key not in present]
-        if absent:
-            raise TableError(
-                f"The table lacks the column {absent[0]!r} that info.json declares.",
-                hint="the table and info.json were not written together",
-                dataset=self._root,
-                file=name,
-            )
-        return parquet
-
-    def _shorter(self, name: str) -> TableError:
-        return TableError(
-            "A table has fewer rows than its footer says.",
-            hint="restore the file, or leave its episodes out with episodes=",
-            dataset=self._root,
-            file=name,
-        )
-
     def _open(self, name: str) -> Parquet:
-        path = self._root / name
         try:
-            count_opening()
-            return open_parquet(path)
+            return self._folder.parquet(name)
+        except DemoreelError:
+            raise
         except FileNotFoundError as error:
-            raise TableError(
+            raise self._error(
                 "A table that the metadata names is missing.",
+                name,
                 hint="fetch or restore the file",
-                dataset=self._root,
-                file=name,
             ) from error
         except UNREADABLE as error:
-            raise TableError(
+            raise self._error(
                 "A table is not readable: it is cut off, or was never finished "
                 f"({_first_line(error)}).",
-                hint="restore the file, or leave its episodes out with episodes=",
-                dataset=self._root,
-                file=name,
+                name,
             ) from error
 
     def _decoded(self, name: str, read: Callable[[], T]) -> T:
         try:
             return read()
+        except DemoreelError:
+            raise
         except UNREADABLE as error:
-            raise TableError(
-                f"A table is damaged ({_first_line(error)}).",
-                hint="restore the file, or leave its episodes out with episodes=",
-                dataset=self._root,
-                file=name,
-            ) from error
+            raise self._error(f"A table is damaged ({_first_line(error)}).", name) from error
+
+    def _shorter(self, name: str) -> TableError:
+        return self._error("A table has fewer rows than its footer says.", name)
+
+    def _error(
+        self, what: str, name: str, *, hint: str | None = _RESTORE, episode: int | None = None
+    ) -> TableError:
+        return TableError(what, hint=hint, dataset=self._folder.uri, file=name, episode=episode)
 
 
 class Rows(Protocol):
@@ -435,26 +440,6 @@ class Rows(Protocol):
     def objects(self, rows: np.ndarray, feature: Feature) -> list[Any]:
         """Return a text, language or image column of these rows as Python values."""
         ...
-
-
-def open_rows(
-    folder: DatasetFolder,
-    info: Info,
-    episodes: Episodes,
-    file_of: Callable[[int], str],
-    file_ids: np.ndarray,
-    fingerprint: Sequence[object],
-    state: FolderState | None,
-) -> Rows:
-    """Return the rows of a dataset's tables; for the arguments see ``ParquetRows``.
-
-    Where reads wait, only the row groups and columns that are wanted are fetched.
-    """
-    if folder.waits:
-        from demoreel.layouts.fetched_rows import FetchedRows
-
-        return FetchedRows(folder, info, episodes, file_of)
-    return ParquetRows(folder.local, info, episodes, file_of, file_ids, fingerprint, state)
 
 
 def rows_of(

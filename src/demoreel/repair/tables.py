@@ -17,10 +17,10 @@ from demoreel.errors import ArgumentError, DemoreelError, refuse_shortage
 from demoreel.layouts.columns import table_schema
 from demoreel.model import DEFAULT_FEATURES, Feature
 from demoreel.model.limits import limit
+from demoreel.repair.parquet_rescue import rescue_rows
 from demoreel.storage.arrow import as_numpy, is_number
 from demoreel.storage.parquet import Parquet, open_parquet
 from demoreel.storage.parquet_pages import batch_rows
-from demoreel.storage.parquet_rescue import rescue_rows
 
 _TABLE = re.compile(r"(?:^|/)(?:chunk-(\d+)/|[^/]+/)?(?:file-|episode_)(\d+)\.parquet$")
 _ON_TIME = 0.25  # of a frame

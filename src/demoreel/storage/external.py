@@ -63,9 +63,6 @@ def allow_external(dataset: object, prefixes: AllowExternal | None) -> None:
     Args:
         dataset: The dataset's folder or URI; None for all that this process opens.
         prefixes: Folders or URIs; None allows nothing.
-
-    Raises:
-        ArgumentError: A prefix is neither.
     """
     wanted = listed_prefixes(prefixes)
     if wanted:
@@ -76,11 +73,7 @@ def allow_external(dataset: object, prefixes: AllowExternal | None) -> None:
 
 
 def listed_prefixes(prefixes: AllowExternal | None) -> list[str]:
-    """Return prefixes as URIs.
-
-    Raises:
-        ArgumentError: One of them is neither a folder nor a URI.
-    """
+    """Return prefixes as URIs."""
     if prefixes is None:
         return []
     if isinstance(prefixes, (str, os.PathLike)):
@@ -178,9 +171,6 @@ def remember_links(table: Path, folders: Iterable[str], *, made_in: Path) -> Non
         table: The table, where it will be read.
         folders: The folders.
         made_in: The table, where it is now.
-
-    Raises:
-        OSError: The note cannot be written.
     """
     path, place = _links_file(), os.path.realpath(table)
     known = {name: note for name, note in _links().items() if os.path.isdir(name)}

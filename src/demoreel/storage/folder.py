@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from demoreel.storage.local import open_file
+from demoreel.storage.local import count_opening, open_file
 from demoreel.storage.store import FileInfo, StoredFile
+
+if TYPE_CHECKING:
+    from demoreel.storage.parquet import Parquet
+
+T = TypeVar("T")
 
 
 class DatasetFolder:
@@ -43,10 +49,6 @@ class DatasetFolder:
         Args:
             under: The folder's name, with a slash at its end.
             leaving: What in it to leave where it lies.
-
-        Raises:
-            ObjectChangedError: One is not what it was when the dataset was opened.
-            StoreError: The store does not answer, or there is no room.
         """
 
     def later(self, under: str) -> Callable[[], None] | None:
@@ -61,6 +63,28 @@ class DatasetFolder:
         """Return a file's size; None where there is none, or only a request would tell."""
         path = self.local / name
         return path.stat().st_size if path.is_file() else None
+
+    def identity(self, name: str) -> Hashable:
+        """Return what changes when another file takes a file's place; None while not known."""
+        try:
+            status = os.stat(self.local / name)
+        except OSError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def begin(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Begin work that reads files, and return what gives its result.
+
+        Where reads do not wait, it is done when the result is asked for.
+        """
+        return work
+
+    def parquet(self, name: str) -> Parquet:
+        """Open a table."""
+        from demoreel.storage.parquet import open_parquet
+
+        count_opening()
+        return open_parquet(self.local / name)
 
     def arrow_files(self) -> tuple[Any, str]:
         """Return a file system of Arrow, and what stands before a file's name there."""

@@ -37,7 +37,7 @@ from demoreel.storage.names import (
     leads_elsewhere,
 )
 from demoreel.storage.no_room import says_no_room
-from demoreel.storage.quiet_logs import hide_signatures
+from demoreel.storage.secrets import hide_signatures
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -32,10 +32,6 @@ def read_json(path: Path, *, pairs: Pairs | None = None, copies: int = 1) -> Any
         path: The file.
         pairs: Makes an object of its keys and values, which may come twice.
         copies: How often what was parsed is in memory.
-
-    Raises:
-        DatasetNotFoundError: There is no such file.
-        MetadataError: It is not JSON, or would take more memory than ``JSON_BYTES`` allows.
     """
     try:
         refuse_special(path)
@@ -57,12 +53,7 @@ def read_json(path: Path, *, pairs: Pairs | None = None, copies: int = 1) -> Any
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON-lines file; empty lines are skipped.
-
-    Raises:
-        MetadataError: The file is missing, a line is not a JSON object, or they would take more
-            memory than ``JSON_BYTES`` and ``JSON_LINES_BYTES`` allow.
-    """
+    """Return the objects of a JSON-lines file; empty lines are skipped."""
     return [value for _, value in json_lines(path, _raise)]
 
 
@@ -111,11 +102,6 @@ def parse_json(data: bytes, *, where: object, pairs: Pairs | None = None, copies
         where: The file, for errors.
         pairs: As for ``read_json``.
         copies: As for ``read_json``.
-
-    Raises:
-        MetadataError: It would take more memory than ``JSON_BYTES`` allows.
-        ValueError: It is not JSON.
-        RecursionError: It is nested too deep.
     """
     refuse_above("JSON_BYTES", copies * parsed_size(data), _WEIGHS, file=where)
     return json.loads(data, object_pairs_hook=pairs)
@@ -137,11 +123,7 @@ def parsed_size(data: bytes) -> int:
 
 
 def lines_of(file: BinaryIO, where: object) -> Iterator[bytes]:
-    """Yield the lines of a file, none longer than ``JSON_BYTES`` allows.
-
-    Raises:
-        MetadataError: A line is longer.
-    """
+    """Yield the lines of a file, none longer than ``JSON_BYTES`` allows."""
     most = limit("JSON_BYTES") // 2 + 1
     while line := file.readline(most):
         refuse_above("JSON_BYTES", 2 * len(line), _WEIGHS, file=where)

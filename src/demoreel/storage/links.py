@@ -31,9 +31,6 @@ def refuse_links_out(root: Path) -> None:
 
     Args:
         root: The dataset's folder, which may be reached through links itself.
-
-    Raises:
-        ArgumentError: There is such a link, dangling or not; says which, and where it leads.
     """
     for path, target in links_out(root):
         raise ArgumentError(
@@ -82,12 +79,7 @@ def leads_out(root: Path, path: Path) -> Path | None:
 
 
 def copy_inside(root: Path, path: Path, target: Path) -> None:
-    """Copy a file of a dataset; a link that came to lead out of it since is refused.
-
-    Raises:
-        ArgumentError: The file is none of the dataset's.
-        OSError: It is not readable or not a regular file, or the disk is full.
-    """
+    """Copy a file of a dataset; a link that came to lead out of it since is refused."""
     handle = open_regular(path)
     with os.fdopen(handle, "rb") as source:
         # After opening: a file that is exchanged for a link between the two calls is noticed.

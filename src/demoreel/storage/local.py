@@ -31,12 +31,7 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 def refuse_special(path: str | os.PathLike[str]) -> None:
-    """Refuse what is no file with an end: pipes, devices. A dataset may come from a stranger.
-
-    Raises:
-        FileNotFoundError: There is nothing.
-        OSError: It is something else than a file.
-    """
+    """Refuse what is no file with an end: pipes, devices. A dataset may come from a stranger."""
     _refuse_special(os.stat(path), path)
 
 
@@ -48,12 +43,7 @@ def _refuse_special(status: os.stat_result, path: str | os.PathLike[str]) -> Non
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:
-    """Open a file for reading and return its handle; pipes and devices are refused, not waited for.
-
-    Raises:
-        FileNotFoundError: There is nothing.
-        OSError: It is something else than a file, or not readable.
-    """
+    """Open a file for reading and return its handle; pipes and devices are refused at once."""
     # Without waiting: a pipe in a file's place would keep us for ever.
     flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
     handle = os.open(path, os.O_RDONLY | flags)
@@ -187,11 +177,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_file(path: str | Path) -> LocalFile:
-    """Return the open file at ``path``; at most 64 stay open per process.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-    """
+    """Return the open file at ``path``; at most 64 stay open per process."""
     return _pool.get(os.fspath(path))
 
 

@@ -55,9 +55,6 @@ def refuse_folded(names: Iterable[str], folder: Path) -> None:
     Some disks do not tell ``A`` from ``a``, or one way of writing an accent from another.
 
     Cost: nothing but a look at the names where all differ; else, two small files.
-
-    Raises:
-        UnsafePathError: Two names would be one file there.
     """
     same: dict[str, list[str]] = {}
     for name in names:
@@ -131,11 +128,7 @@ class Listing:
         self._most = limit("LISTED_FILES")
 
     def add(self, name: str) -> None:
-        """Take note of a name.
-
-        Raises:
-            EndlessListing: It was listed before, or there are more than ``LISTED_FILES``.
-        """
+        """Take note of a name."""
         known = len(self._names)
         self._names.add(hash(name))
         if len(self._names) == known:
@@ -159,9 +152,6 @@ def refuse_waiting_copy(names: Iterable[str], uri: str) -> None:
     """Refuse a copy of a dataset in a store or repository that saved episodes wait in.
 
     They are read from the folder that they were recorded to, and nowhere else.
-
-    Raises:
-        UnfinishedError: Saved episodes wait.
     """
     waiting = sum(_MANIFEST.fullmatch(name) is not None for name in names)
     if waiting:

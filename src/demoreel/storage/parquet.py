@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -77,6 +78,8 @@ class Parquet:
         kind: The class of errors about limits.
         metadata: Its footer, if it is known.
     """
+
+    use_threads = True  # whether Arrow may decode columns side by side
 
     def __init__(
         self,
@@ -141,6 +144,32 @@ class Parquet:
         """Close the file."""
         self._parquet.close()
 
+    def groups_with(self, column: str, numbers: np.ndarray) -> list[int]:
+        """Return the row groups that may hold one of these numbers in a column."""
+        at = self._column_of.index(column)
+        ordered = np.sort(numbers)
+        found = []
+        for group, (_, about) in enumerate(self._groups):
+            statistics = about(at).statistics
+            if statistics is not None and statistics.has_min_max:
+                first, last = statistics.min, statistics.max
+                if isinstance(first, int | float) and isinstance(last, int | float):
+                    place = int(np.searchsorted(ordered, first))
+                    if place == len(ordered) or ordered[place] > last:
+                        continue
+            found.append(group)
+        return found
+
+    def begin(self, groups: Sequence[int], columns: Sequence[str]) -> Callable[[], Parquet]:
+        """Begin to fetch columns of some row groups; return what gives the file to read them."""
+        return lambda: self  # on a disk, nothing needs to be begun
+
+    @cached_property
+    def _column_of(self) -> list[str]:
+        """For each leaf the column that it belongs to: names hold dots, so paths do not tell."""
+        fields = self.schema_arrow
+        return [field.name for field in fields for _ in range(leaves_of(field.type))]
+
     def read(
         self,
         columns: Sequence[str] | None = None,
@@ -158,11 +187,11 @@ class Parquet:
         Raises:
             DemoreelError: They unfold to more than ``TABLE_BYTES``, or a page to more than
                 ``PAGE_BYTES``; nothing was decoded.
-            ArrowException: The file is damaged.
         """
         wanted = list(range(self.num_row_groups)) if groups is None else list(groups)
         self._refuse_large(columns, wanted)
         names = None if columns is None else list(columns)
+        use_threads = use_threads and self.use_threads
         return self._parquet.read_row_groups(wanted, columns=names, use_threads=use_threads)
 
     def blocks(
@@ -186,10 +215,10 @@ class Parquet:
         Raises:
             DemoreelError: A column of lists, or one that takes a hundredth of that in the file,
                 unfolds to more than ``TABLE_BYTES``; or a page to more than ``PAGE_BYTES``.
-            ArrowException: The file is damaged.
         """
         wanted = range(self.num_row_groups) if groups is None else groups
         names = None if columns is None else list(columns)
+        use_threads = use_threads and self.use_threads
         leaves = self._chosen(columns)
         together: list[int] = []
         held = seen = 0
@@ -277,7 +306,7 @@ class Parquet:
     def _texts(self, group: int, leaf: int) -> Texts:
         about = self._groups[group][1](leaf)
         levels = self.metadata.schema.column(leaf).max_definition_level
-        return Texts(self._file, _first_page(about), about.num_values, about.compression, levels)
+        return Texts(self._file, first_page(about), about.num_values, about.compression, levels)
 
     @cached_property
     def _texts_of(self) -> dict[tuple[str, str | None], int]:
@@ -297,11 +326,7 @@ class Parquet:
         return found if distinct and leaf == self.metadata.num_columns else {}
 
     def rows_at_once(self, group: int, columns: Sequence[str] | None = None) -> int:
-        """Return how many rows of a row group are decoded together: all, if it is small.
-
-        Raises:
-            DemoreelError: As for ``blocks``.
-        """
+        """Return how many rows of a row group are decoded together: all, if it is small."""
         leaves = self._chosen(columns)
         if sum(self._chunk(group, leaf).bytes for leaf in leaves) > AT_ONCE:
             for leaf in leaves:
@@ -450,7 +475,7 @@ class Parquet:
 
     def _pages(self, about: Any, leaf: int) -> Pages:
         pages = Pages()
-        at = _first_page(about)
+        at = first_page(about)
         end, expected = at + about.total_compressed_size, about.num_values
         most, headers = limit("PAGE_BYTES"), self._headers
         # As Arrow does it: pages are read until they have as many values as the footer says.
@@ -534,16 +559,7 @@ class Forward:
         self._first = 0
 
     def pieces(self, first: int, length: int) -> Iterator[pa.Table]:
-        """Yield rows, a block's at a time; to go back costs a fresh start.
-
-        Args:
-            first: The first row.
-            length: How many.
-
-        Raises:
-            DemoreelError: As for ``Parquet.blocks``.
-            ArrowException: The file is damaged, or ends before.
-        """
+        """Yield so many rows, a block's at a time; to go back costs a fresh start."""
         if first < self._first:
             self._begin()
         stop = first + length
@@ -569,13 +585,7 @@ def open_parquet(
 
     Args:
         path: The file, or what is in it.
-        kind: The class of errors about limits.
-
-    Raises:
-        FileNotFoundError: There is none.
-        OSError: It is no file.
-        DemoreelError: Its footer is longer than ``FOOTER_BYTES``.
-        ArrowException: It is no parquet file.
+        kind: The class of errors about limits: its footer may be no longer than ``FOOTER_BYTES``.
     """
     if isinstance(path, bytes):
         data = path
@@ -586,13 +596,13 @@ def open_parquet(
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """Return the columns of a parquet file; errors as for ``open_parquet``."""
+    """Return the columns of a parquet file; see ``open_parquet``."""
     with open_parquet(path) as parquet:
         return parquet.schema_arrow
 
 
 def rows_in(path: Path) -> int:
-    """Return how many rows a parquet file has; errors as for ``open_parquet``."""
+    """Return how many rows a parquet file has; see ``open_parquet``."""
     with open_parquet(path) as parquet:
         return int(parquet.metadata.num_rows)
 
@@ -643,7 +653,7 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _first_page(about: Any) -> int:
+def first_page(about: Any) -> int:
     """Return where the first page of a column of a row group begins."""
     at = int(about.data_page_offset)
     if about.has_dictionary_page and about.dictionary_page_offset:

@@ -119,9 +119,6 @@ class Headers:
         Args:
             at: Where it begins.
             whole: Whether its header is read to its end.
-
-        Raises:
-            ArrowInvalid: There is no page.
         """
         for most in _LENGTHS:
             start = at - self._begin
@@ -232,9 +229,6 @@ class Texts:
 
         Memory: a few pieces of a page, however large that is, and entries of the dictionary that
         rows further down name once more.
-
-        Raises:
-            ArrowException: The pages are damaged.
         """
         try:
             yield from self._rows()

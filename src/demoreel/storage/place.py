@@ -84,11 +84,7 @@ class RemotePlace:
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """What the user says about the store.
-
-        Raises:
-            ArgumentError: This process was not told of the secrets among it.
-        """
+        """What the user says about the store."""
         if self.missing is None:
             return self.given
         return tuple(sorted((*self.given, *recall_secrets(self.missing).items())))
@@ -176,10 +172,6 @@ def remote_place(uri: str, storage_options: Mapping[str, Any] | None = None) -> 
         uri: ``s3://bucket/path/NAME.lance``, or ``gs://`` or ``az://``.
         storage_options: What Lance is told of the store beyond what the environment says, e.g.
             ``{"aws_region": "eu-west-1"}``.
-
-    Raises:
-        ArgumentError: The URI holds credentials or names no bucket, an option is not known for
-            this kind of store, or is no text.
     """
     parts = urlsplit(uri)
     if parts.username or parts.password or parts.query or parts.fragment or not parts.netloc:

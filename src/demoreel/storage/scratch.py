@@ -47,10 +47,6 @@ class Scratch:
 
     Args:
         *identity: What the content is made from; equal identities share a folder.
-
-    Raises:
-        PermissionError: The home of scratch folders is not this user's own.
-        OSError: The folder cannot be made.
     """
 
     def __init__(self, *identity: object) -> None:
@@ -68,11 +64,7 @@ class Scratch:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield an empty folder of this process; if it is killed, the next one removes the folder.
-
-    Raises:
-        DiskFullError: There is no room for it, or for what is written into it.
-    """
+    """Yield an empty folder of this process; if it is killed, the next one removes the folder."""
     with no_room_for_scratch(), contextlib.ExitStack() as open_now:
         try:
             held = Scratch(uuid.uuid4().hex)
@@ -88,11 +80,7 @@ def scratch_folder() -> Iterator[Path]:
 
 @contextmanager
 def no_room_for_scratch() -> Iterator[None]:
-    """Turn the system's error of a full temporary disk into one that names the folder.
-
-    Raises:
-        DiskFullError: There is no room.
-    """
+    """Turn the system's error of a full temporary disk into one that names the folder."""
     try:
         yield
     except OSError as error:

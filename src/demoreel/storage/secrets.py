@@ -1,20 +1,25 @@
 """Secrets that a user hands over in a call: in the memory of this process and of its own workers.
 
 A pickle may end up anywhere: on a disk, in a queue of another machine, in a log. An environment is
-read by every program that is started, and shows in ``/proc``. So secrets stand in
-neither. What is pickled carries a random name in place of a secret. Three kinds of processes know
-what it stands for:
+read by every program that is started, and shows in ``/proc``. So secrets stand in neither. What is
+pickled carries a random name in place of a secret. Three kinds of processes can look it up:
 
 - forked children have this process's memory;
 - spawned workers (``multiprocessing``, a DataLoader's, a pool's) get it over the pipe that starts
   them: what is known then, whether or not they are given a dataset with it;
 - helper processes get it over their own pipe (``hand_over``).
 
-Other programs, other machines and Ray's workers do not know them.
+Other programs, other machines and Ray's workers cannot.
+
+A signed address is a secret, too: one is enough to fetch the file. HTTP clients log them:
+urllib3 writes every path at DEBUG, httpx every address at INFO; huggingface_hub warns with the full
+address when a transfer breaks off. Their lines stay; what stands behind the question mark goes.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 import secrets as random
 import sys
 import threading
@@ -23,6 +28,15 @@ from contextlib import contextmanager
 from multiprocessing import process
 
 from demoreel.errors import ArgumentError
+
+_QUERY = re.compile(r"(/[^\s?\"]*)\?[^\s\"]*")
+_HTTPCORE = ("connection", "http11", "http2", "proxy", "socks")  # answers' headers, at DEBUG
+_LOGGERS = (
+    *("urllib3.connectionpool", "urllib3.connection", "urllib3.poolmanager"),
+    *("huggingface_hub.file_download", "huggingface_hub.utils._http", "huggingface_hub.lfs"),
+    *("httpx", "httpx2"),
+    *(f"{core}.{part}" for core in ("httpcore", "httpcore2") for part in _HTTPCORE),
+)
 
 _known: dict[str, dict[str, str]] = {}
 _handing = threading.local()
@@ -65,12 +79,7 @@ def knows_secrets(name: str) -> bool:
 
 
 def recall_secrets(name: str) -> dict[str, str]:
-    """Return the secrets that go by this name.
-
-    Raises:
-        ArgumentError: They are not known here: this process is no worker of the one that was given
-            them.
-    """
+    """Return the secrets that go by this name."""
     if name not in _known:
         raise ArgumentError(
             "The credentials that were given in storage_options= are not known to this process: "
@@ -98,3 +107,16 @@ def may_travel() -> bool:
     context = sys.modules.get("multiprocessing.context")
     # As multiprocessing does for its own keys: set while it pickles what a new process begins with.
     return context is not None and context.get_spawning_popen() is not None
+
+
+def hide_signatures() -> None:
+    """Let the clients log addresses without their signatures, from now on."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_without_queries)  # a second time changes nothing
+
+
+def _without_queries(record: logging.LogRecord) -> bool:
+    text = record.getMessage()
+    if "?" in text:
+        record.msg, record.args = _QUERY.sub(r"\1?...", text), ()
+    return True

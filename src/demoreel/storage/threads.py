@@ -95,11 +95,7 @@ class Interrupted:
         return self._times
 
     def wait_for(self, future: Future[T], mark: int) -> T:
-        """Return what a transfer brings.
-
-        Raises:
-            StoreError: The caller gave up, and it has not arrived.
-        """
+        """Return what a transfer brings."""
         while True:
             try:
                 return future.result(_LOOK_UP_S)
@@ -135,9 +131,6 @@ def parallel_map(work: Callable[[T], None], items: Iterable[T], *, most: int) ->
         work: Called with each item, on a thread.
         items: The items.
         most: How many are under way at the same time.
-
-    Raises:
-        BaseException: What ``work`` raises, when all that was under way has ended.
     """
     over = threading.Event()
     done: SimpleQueue[tuple[T, Future[None]]] = SimpleQueue()

@@ -34,11 +34,7 @@ class Reading:
         self.at = at
 
     def struct(self, depth: int = 0) -> Struct:
-        """Return the struct that begins here, and stand behind it.
-
-        Raises:
-            NotThriftError: There is none.
-        """
+        """Return the struct that begins here, and stand behind it."""
         if depth > _DEEPEST:
             raise NotThriftError("structs lie too deep in one another")
         found: Struct = {}

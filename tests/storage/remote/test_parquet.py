@@ -10,9 +10,8 @@ import pyarrow.dataset as arrow
 import pyarrow.parquet as pq
 import pytest
 
-from demoreel.storage.parquet_ranges import ParquetRanges
-from demoreel.storage.remote.arrow_files import arrow_files
 from demoreel.storage.remote.files import RemoteFile
+from demoreel.storage.remote.tables import FetchedParquet, arrow_files, read_footer
 
 
 @pytest.fixture
@@ -36,31 +35,39 @@ def stored(folder_store, table, **options):
     return RemoteFile(folder_store, name, uri="u", size=size, etag=etag, cache=None)
 
 
+def opened(file):
+    return FetchedParquet(file, "u", read_footer(file, "u")[0])
+
+
+def fetched(parquet, groups, columns):
+    return parquet.begin(groups, columns)().read(columns, groups=groups)
+
+
 def test_columns_of_some_row_groups(folder_store, table):
-    remote = ParquetRanges(stored(folder_store, table), "u")
-    assert remote.columns == frozenset(table.column_names)
+    remote = opened(stored(folder_store, table))
+    assert remote.schema_arrow.names == table.column_names
     for columns in (["a.b"], ["deep", "vector"], ["vector", "episode_index"]):
-        found = remote.begin([2, 5], columns)()
+        found = fetched(remote, [2, 5], columns)
         wanted = pa.concat_tables([table.slice(200, 100), table.slice(500, 100)])
         for name in columns:
             assert found.column(name).to_pylist() == wanted.column(name).to_pylist()
-    assert remote.begin([], ["a.b"])().num_rows == 0
+    assert fetched(remote, [], ["a.b"]).num_rows == 0
 
 
 def test_only_the_bytes_that_are_wanted(folder_store, table):
-    remote = ParquetRanges(stored(folder_store, table), "u")
+    remote = opened(stored(folder_store, table))
     read = folder_store.read_directly
     asked = []
     folder_store.read_directly = lambda name, begin, length, etag: (
         asked.append(length) or read(name, begin, length, etag)
     )
-    remote.begin([3], ["a.b"])()
+    fetched(remote, [3], ["a.b"])
     assert sum(asked) < 10_000
 
 
 @pytest.mark.parametrize("statistics", [True, False])
 def test_row_groups_that_may_hold_an_episode(folder_store, table, statistics):
-    remote = ParquetRanges(stored(folder_store, table, write_statistics=statistics), "u")
+    remote = opened(stored(folder_store, table, write_statistics=statistics))
     every = list(range(10))
     assert remote.groups_with("episode_index", np.array([7])) == ([7] if statistics else every)
     assert remote.groups_with("episode_index", np.array([8, 1])) == (
@@ -71,8 +78,8 @@ def test_row_groups_that_may_hold_an_episode(folder_store, table, statistics):
 
 def test_a_footer_that_is_long(folder_store):
     wide = pa.table({f"column {n}": [n] for n in range(1500)})
-    remote = ParquetRanges(stored(folder_store, wide), "u")
-    assert remote.begin([0], ["column 700"])().column(0).to_pylist() == [700]
+    remote = opened(stored(folder_store, wide))
+    assert fetched(remote, [0], ["column 700"]).column(0).to_pylist() == [700]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,7 @@ def test_what_is_no_parquet(folder_store, table, damage):
     name, size, etag = folder_store.stat("x.parquet")
     file = RemoteFile(folder_store, name, uri="u", size=size, etag=etag, cache=None)
     with pytest.raises((pa.ArrowException, OSError)):
-        ParquetRanges(file, "u")
+        opened(file)
 
 
 def test_a_query_over_files_remote_away(folder_store, table):

@@ -33,8 +33,8 @@ from demoreel.errors import DemoreelError
 from demoreel.model.limits import limit
 from demoreel.storage.arrow import as_numpy
 from demoreel.storage.external import External
+from demoreel.storage.helper_process import SafeProcess
 from demoreel.storage.place import RemotePlace, Where, said_of_store
-from demoreel.storage.safe_process import SafeProcess
 from demoreel.storage.store import open_store
 
 if TYPE_CHECKING:
@@ -501,7 +501,8 @@ def _blob(place: Where, version: int, column: str, row: int) -> BlobFile | None:
 
 def close_tables(folder: str) -> None:
     """Let go of the tables in a folder, and of their blobs, whose files stay open otherwise."""
-    for cache in (_blobs, _tables):
+    caches: tuple[OrderedDict[Any, Any], ...] = (_blobs, _tables)
+    for cache in caches:
         for key in list(cache):
             if isinstance(key[0], str) and os.path.dirname(key[0]) == folder:
                 cache.pop(key, None)

@@ -39,11 +39,7 @@ _memory: ByteCache[tuple[Hashable, int, int], bytes] = ByteCache(_MEMORY_BYTES)
 
 
 def size_in_bytes(size: int | str) -> int:
-    """Return a size such as ``"50GB"`` or ``"512 MiB"`` in bytes.
-
-    Raises:
-        ArgumentError: It is no size.
-    """
+    """Return a size such as ``"50GB"`` or ``"512 MiB"`` in bytes."""
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return size
     found = _SIZE.fullmatch(size) if isinstance(size, str) else None

@@ -74,11 +74,6 @@ def list_files(store: RemoteStore) -> dict[str, FileInfo]:
     The metadata of older versions are hidden, too, and belong to the dataset.
 
     Cost: a request for every thousand files.
-
-    Raises:
-        DatasetNotFoundError: There is nothing.
-        UnfinishedError: Saved episodes wait in it.
-        UnsafePathError: A name would lead elsewhere.
     """
     found, _ = store.list()
     refuse_waiting_copy((file.name for file in found), store.uri)
@@ -142,12 +137,6 @@ def fetch_folder(
             None is all.
         storage_options: As for ``demoreel.open``, if the source is a URI.
         report: Called with the share that is done.
-
-    Raises:
-        DatasetNotFoundError: There is nothing.
-        UnsafePathError: A file's name would lead elsewhere, or two are one file on this disk.
-        StoreError: A file cannot be had, or arrived damaged.
-        DiskFullError: There is no room.
     """
     store = _store(source, storage_options)
     listed = list_files(store)

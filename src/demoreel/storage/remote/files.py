@@ -196,11 +196,7 @@ class RemoteFile:
         return (self.uri,) if self._for_ever else (self.uri, self.size, self.etag)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes there; fewer than ``length`` only where the object ends.
-
-        Raises:
-            StoreError: They cannot be had.
-        """
+        """Return the bytes there; fewer than ``length`` only where the object ends."""
         if offset < 0 or length <= 0:
             return b""
         if self._size is not None:

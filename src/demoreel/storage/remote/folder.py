@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from demoreel.errors import (
     DatasetNotFoundError,
@@ -38,6 +38,12 @@ from demoreel.storage.remote.metadata_copy import (
     is_here,
 )
 from demoreel.storage.store import FileInfo
+from demoreel.storage.threads import transfer
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
+
+    from demoreel.storage.parquet import Parquet
 
 _MOST_REQUESTS = 20  # that opening makes, however many files there are
 _SPARE = 2  # for what a listing may cost more
@@ -53,6 +59,9 @@ _LEFT_FAR = ("meta/demoreel/",)  # counts of levels, which only statistics want
 _TRIES = 4
 _DEFAULT_CACHE = "50GB"
 _MOST_FILES = 1 << 14
+_FOOTER_BYTES = 64 << 20
+
+T = TypeVar("T")
 
 
 class RemoteFolder(DatasetFolder):
@@ -69,6 +78,7 @@ class RemoteFolder(DatasetFolder):
         self.store = store
         self._cache_at = cache
         self._files: ByteCache[str, RemoteFile] = ByteCache(_MOST_FILES)
+        self._footers: ByteCache[tuple[str, int], FileMetaData] = ByteCache(_FOOTER_BYTES)
         call_place(str(local), store.uri)
 
     waits = True
@@ -147,9 +157,25 @@ class RemoteFolder(DatasetFolder):
         """Return a file's size, if it was listed or read before."""
         return self.file(name).known_size
 
+    def identity(self, name: str) -> Hashable:
+        """Return its size, once that is known: while it is read from, its state is pinned."""
+        return self.known_size(name)
+
+    def begin(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Let another thread begin work that reads files; return what gives its result."""
+        return transfer(work).result
+
+    def parquet(self, name: str) -> Parquet:
+        """Open a table; its footer is read once."""
+        from demoreel.storage.remote.tables import FetchedParquet, read_footer
+
+        file, uri = self.file(name), f"{self.uri}/{name}"
+        footer = self._footers.get((name, file.size), partial(read_footer, file, uri))
+        return FetchedParquet(file, uri, footer)
+
     def arrow_files(self) -> tuple[Any, str]:
         """Return a file system of Arrow for reading; nothing is asked for before a file is read."""
-        from demoreel.storage.remote.arrow_files import arrow_files
+        from demoreel.storage.remote.tables import arrow_files
 
         return arrow_files(self.file), ""
 
@@ -162,13 +188,7 @@ def open_remote(
     cache_size: int | str | None = None,
     with_versions: bool = False,
 ) -> RemoteFolder:
-    """Open the folder that a URI names; see ``open_folder``.
-
-    Raises:
-        ArgumentError: Nothing is read from such a URI.
-        DatasetNotFoundError: There is no dataset.
-        StoreError: The store does not answer.
-    """
+    """Open the folder that a URI names; see ``open_folder``."""
     return open_folder(
         store_of(uri, storage_options),
         cache_dir=cache_dir,
@@ -195,11 +215,6 @@ def open_folder(
         cache_dir: Where ranges are kept on disk; None keeps them in memory alone.
         cache_size: How much may be kept there.
         with_versions: Whether the metadata of older versions are wanted, too.
-
-    Raises:
-        DatasetNotFoundError: There is no ``meta/info.json``.
-        UnfinishedError: Saved episodes wait in it.
-        StoreError: The store does not answer.
     """
     cache = _cache_of(cache_dir, cache_size)
     for attempt in range(_TRIES):

@@ -54,11 +54,7 @@ class HubPlace(NamedTuple):
 
 
 def hub_place(uri: str) -> HubPlace:
-    """Return what ``hf://datasets/owner/name[@revision][/path]`` or ``hf://buckets/...`` names.
-
-    Raises:
-        ArgumentError: It is no such URI.
-    """
+    """Return what ``hf://datasets/owner/name[@revision][/path]`` or ``hf://buckets/...`` names."""
     parts = urlsplit(uri)
     names = [part for part in parts.path.split("/") if part]
     revision = None
@@ -82,9 +78,6 @@ def hub_store(uri: str, storage_options: Mapping[str, Any] | None) -> HubStore:
     Args:
         uri: The URI.
         storage_options: ``hf_token``, if not the login's; ``hf_revision``, if not in the URI.
-
-    Raises:
-        ArgumentError: It is no such URI, or an option makes no sense for the Hub.
     """
     options = {str(name).lower(): str(value) for name, value in (storage_options or {}).items()}
     token = options.pop("hf_token", None) or options.pop("token", None)

@@ -54,11 +54,7 @@ class MetadataCopy:
     tables: Sequence[str]
 
     def made_in(self, home: Path) -> Path:
-        """Return the copy's folder; made if it is not there, in a temporary folder if need be.
-
-        Raises:
-            StoreError: The metadata cannot be had, or there is no room for them anywhere.
-        """
+        """Return the copy's folder; made if it is not there, in a temporary folder if need be."""
         what = (self.metadata, self.waiting, self.rest, self.tables)
         state = _digest(repr(what))[:24]
         local = home / _digest(self.store.uri)[:16] / state
@@ -147,11 +143,6 @@ def fetch_all(store: RemoteStore, files: Sequence[FileInfo], folder: Path) -> No
     """Copy files into a folder, all at the same time; each is there as a whole or not at all.
 
     When it raises, nothing is written any more, so that the caller can remove all there is.
-
-    Raises:
-        ObjectChangedError: One is not what it was when it was listed.
-        StoreError: The store does not answer.
-        OSError: There is no room.
     """
     total = sum(file.size for file in files)
     refuse_above("METADATA_BYTES", total, "Metadata have bytes:", StoreError, uri=store.uri)

@@ -76,12 +76,6 @@ def remote_target(
         what: What is made; the same only if the same dataset would come out.
         overwrite: Replace a dataset that is there.
         storage_options: As for ``demoreel.open``.
-
-    Raises:
-        ArgumentError: Nothing can be written to such a URI.
-        TargetExistsError: There is something.
-        DatasetBusyError: Another process sends the same right now.
-        StoreError: The store does not answer.
     """
     store = _writable(uri, storage_options)
     with working_folder("send", store.uri, *what, alone=True) as folder:
@@ -93,20 +87,12 @@ def remote_target(
 def refuse_remote_target(
     uri: str, *, overwrite: bool = False, storage_options: Mapping[str, Any] | None = None
 ) -> None:
-    """Refuse a URI that a dataset could not be sent to; for dry runs. Nothing is written.
-
-    Raises:
-        DemoreelError: As ``remote_target``.
-    """
+    """Refuse a URI that a dataset could not be sent to; for dry runs. Nothing is written."""
     _refuse_what_is_there(_writable(uri, storage_options), overwrite=overwrite)
 
 
 def refuse_remote_overlap(source: object, target: object) -> None:
-    """Refuse to write a dataset over its own source, or into it, or around it.
-
-    Raises:
-        ArgumentError: One lies in the other.
-    """
+    """Refuse to write a dataset over its own source, or into it, or around it."""
     if is_uri(source) and is_uri(target):
         one, other = (f"{str(place).rstrip('/')}/" for place in (source, target))
         if one.startswith(other) or other.startswith(one):
@@ -188,11 +174,7 @@ class RemoteTarget:
         return self._store.uri
 
     def refuse_existing(self) -> None:
-        """Refuse what is there, unless it is what this upload has sent before it was interrupted.
-
-        Raises:
-            TargetExistsError: There is something.
-        """
+        """Refuse what is there, unless this upload has sent it before it was interrupted."""
         if not self._journal.exists():
             _refuse_what_is_there(self._store, overwrite=self._overwrite)
 
@@ -216,11 +198,6 @@ class RemoteTarget:
 
         Cost: reads each file twice, once for its check sum; two listings. Eight files at a time,
         those above 8 MiB in parts.
-
-        Raises:
-            StoreError: The store does not take it, or does not hold what was sent. There is no
-                dataset at the URI then.
-            TargetExistsError: Another dataset has come to be there since.
         """
         refuse_links_out(self.folder)
         files = {file.name: file for file in _files_of(self.folder)}

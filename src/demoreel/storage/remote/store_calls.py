@@ -22,9 +22,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from demoreel.storage.helper_process import SafeProcess
 from demoreel.storage.names import EndlessListing, Listing
 from demoreel.storage.place import ENDPOINT_VARIABLES, RemotePlace, said_of_store
-from demoreel.storage.safe_process import SafeProcess
 from demoreel.storage.store import FileInfo
 
 _MOST_STORES = 16
@@ -87,11 +87,7 @@ def files(place: RemotePlace, under: str, most_pages: int | None) -> tuple[list[
 
 
 def _in_time(call: Callable[[], Any]) -> Any:
-    """Return what an asynchronous call of obstore gives, unless it takes for ever.
-
-    Raises:
-        StoreFailure: It does.
-    """
+    """Return what an asynchronous call of obstore gives, unless it takes for ever."""
     found: list[Any] = []
 
     async def answered() -> Any:
@@ -123,11 +119,7 @@ def look(place: RemotePlace, name: str) -> FileInfo:
 
 
 def sign(place: RemotePlace, name: str, seconds: int) -> str:
-    """Return a link that reads an object for so long; no request, but for credentials.
-
-    Raises:
-        StoreFailure: ``unsigned`` where these credentials cannot sign.
-    """
+    """Return a link that reads an object for so long; no request, but for credentials."""
     import obstore
 
     if place.uri.startswith("gs:") and not _has_google_key(dict(place.options)):

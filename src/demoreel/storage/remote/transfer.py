@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 from demoreel.errors import AccessError, ObjectChangedError, StoreError, shortage
 from demoreel.storage.forks import renew_in_children
-from demoreel.storage.quiet_logs import hide_signatures
 from demoreel.storage.remote import wire
 from demoreel.storage.remote.event_loop import Outcome, event_loop
+from demoreel.storage.secrets import hide_signatures
 from demoreel.storage.threads import CONNECTIONS
 
 if TYPE_CHECKING:
@@ -182,11 +182,6 @@ def read_range(
         begin: The first byte.
         length: How many.
         trouble: What a first request has met already.
-
-    Raises:
-        StoreError: The bytes cannot be had; the error names the object and the range.
-        AccessError: The credentials are refused.
-        ObjectChangedError: The object is another one than before.
     """
     renew = False
     tries = 0

@@ -73,11 +73,6 @@ def get(
         most_bytes: How long a part of an object may be.
         connect_s: Seconds that a connection may take to be made.
         read_s: Seconds without a byte.
-
-    Raises:
-        OSError: The connection failed, or ended before the answer did.
-        ValueError: The address, or the answer, is not of this world.
-        NotPlainError: The answer has no length, or the address is of another kind.
     """
     address, request = question(url, headers)
     while True:
@@ -98,12 +93,7 @@ def get(
 
 
 def question(url: str, headers: Mapping[str, str]) -> tuple[Address, bytes]:
-    """Return whom to ask, and what to send.
-
-    Raises:
-        ValueError: The address is not of this world.
-        NotPlainError: The address, or what is to be said, is of another kind.
-    """
+    """Return whom to ask, and what to send."""
     address, begin = _place(url)
     lines = [begin, *(f"{name}: {value}" for name, value in headers.items())]
     lines += ["Accept-Encoding: identity", "User-Agent: demoreel"]
@@ -245,13 +235,7 @@ class ResponseParser:
         self.room = _FIRST_READ
 
     def take(self, data: bytes) -> Reply | None:
-        """Take the next piece; return the answer if it is whole.
-
-        Raises:
-            ConnectionError: The server sends more than it should.
-            ValueError: It is no answer.
-            NotPlainError: Another client understands it.
-        """
+        """Take the next piece; return the answer if it is whole."""
         self.begun = True
         if self._head is None:
             data = b"".join((*self._parts, data))

@@ -48,10 +48,6 @@ def working_folder(kind: str, *what: object, alone: bool) -> Iterator[Path]:
         what: What the work is about; the first is the URI of the dataset.
         alone: Whether no other process may do the same at the same time; else later ones get
             folders of their own.
-
-    Raises:
-        DatasetBusyError: Another process does the same right now.
-        DiskFullError: The disk is full.
     """
     home = working_home()
     home.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demoreel.storage.parquet_rescue import rescue_rows
+from demoreel.repair.parquet_rescue import rescue_rows
 
 WIDTH = {"state": 3, "matrix": 4}
 SCHEMA = pa.schema(
