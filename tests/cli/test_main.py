@@ -187,3 +187,53 @@ def test_ctrl_c_inside_an_exec_ends_with_130(tmp_path):
     )
     done = subprocess.run([sys.executable, "-m", "interrupted"], cwd=tmp_path, check=False)
     assert done.returncode == 130
+
+
+THREAD = "threading.Thread(target=lambda: (time.sleep(1), interrupt(), time.sleep(60))).start()\n"
+CALL = (
+    "inside = threading.Event()\n"
+    "calls = {'wait': lambda: inside.set() or time.sleep(60)}\n"
+    "process = SafeProcess('this', calls, program='', failure=Exception)\n"
+    "transfer(lambda: process.ask('wait'))\n"
+    "inside.wait()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "at_last", "code", "out"),
+    [
+        pytest.param("", "interrupt()", 0, "", id="Ctrl-C when all is done"),
+        pytest.param(THREAD, "print('finalized')", 130, "", id="Ctrl-C while it waits for threads"),
+        pytest.param(CALL, "print('finalized')", 7, "", id="a thread is inside a native library"),
+        pytest.param("", "print('finalized')", 0, "finalized\n", id="nothing of that"),
+    ],
+)
+def test_the_end_of_a_command(tmp_path, command, at_last, code, out):
+    (tmp_path / "ending.py").write_text(
+        "import os, signal, sys, threading, time\n"
+        "import demoreel.cli.app\n"
+        "from demoreel.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "def interrupt(kill=os.kill, own=os.getpid(), number=signal.SIGINT):\n"
+        "    kill(own, number)\n"
+        "class Last:\n"
+        "    def __del__(self, interrupt=interrupt, print=print):\n"
+        f"        {at_last}\n"
+        "def run(arguments):\n"
+        "    from demoreel.storage.helper_process import SafeProcess\n"
+        "    from demoreel.storage.threads import transfer\n"
+        "    sys.modules['last'] = Last()\n"
+        + "".join(f"    {line}\n" for line in command.splitlines())
+        + f"    return {code if code != 130 else 0}\n"
+        "demoreel.cli.app.run = run\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "ending"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, "")

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 
 import pytest
 
@@ -230,10 +229,6 @@ def test_ctrl_c_ends_at_once(uploaded, long_film, s3, proxy, layout, what, where
         finally:
             program.kill()
     assert "KeyboardInterrupt" in said
-    if layout.startswith("lance") and program.returncode == -signal.SIGABRT:
-        # Seen once in some 28 runs, cause not found: what it printed is needed to find it.
-        warnings.warn(f"Ctrl-C aborted a reader of Lance tables: {said}", stacklevel=1)
-        return
     assert program.returncode in (1, -signal.SIGINT, 130), said
     assert "Fatal" not in said
 

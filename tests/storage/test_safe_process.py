@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -56,3 +58,30 @@ def test_a_helper_that_has_died(helped):
     with pytest.raises(RuntimeError, match="has ended"):
         helped.ask("echo", 2)
     assert helped.ask("echo", 3) == 3
+
+
+def test_a_process_that_ends_waits_for_a_call_of_a_daemon_thread_and_begins_none():
+    program = (
+        "import atexit, threading, time\n"
+        "from demoreel.storage.threads import transfer\n"
+        "begun = threading.Event()\n"
+        "def refused():\n"
+        "    try:\n"
+        "        process.ask('slow')\n"
+        "    except RuntimeError as error:\n"
+        "        print(error, flush=True)\n"
+        "atexit.register(lambda: transfer(refused).result(20))\n"
+        "from demoreel.storage.helper_process import SafeProcess\n"
+        "def slow():\n"
+        "    begun.set()\n"
+        "    time.sleep(0.5)\n"
+        "    print('returned', flush=True)\n"
+        "process = SafeProcess('this', {'slow': slow}, program='', failure=RuntimeError)\n"
+        "transfer(lambda: process.ask('slow'))\n"
+        "begun.wait()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "returned\nthe process is ending\n", done.stderr
+    assert done.returncode == 0

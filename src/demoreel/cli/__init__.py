@@ -11,9 +11,12 @@ PyAV: a verb imports what it needs when it runs.
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 __all__ = ["main"]
 
@@ -26,7 +29,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: What stands behind ``demoreel``; by default, the process's own.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is not None:
+        return _run(list(arguments))
+    ended: list[int] = []
+    atexit.register(_end_for_certain, ended)  # before all others: it runs after them
+    ended.append(_run(sys.argv[1:]))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # What is left to do may wait for threads; Ctrl-C ends that without a traceback.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    return ended[0]
+
+
+def _run(given: list[str]) -> int:
     try:
         _never_fail_to_print()
         from demoreel.cli.app import run
@@ -45,6 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # returned. The next `exec` of a string clears it.
         exec("")
         return INTERRUPTED
+
+
+def _end_for_certain(ended: list[int]) -> None:
+    """Let neither Ctrl-C nor a call to Lance that returns just then change how the process ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interpreter that ends would die of it
+    used = sys.modules.get("demoreel.storage.helper_process")
+    if ended and used is not None and used.daemon_calls.under_way:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(ended[0])
 
 
 def _never_fail_to_print() -> None:

@@ -8,10 +8,16 @@ refuse to work. So a child of a process that has imported such a library lets an
 the calls: a helper that is started once, works for the child alone, and ends with it. That costs
 half a second for its start and about 0.2 ms a call. Children of a process that has not imported it,
 and spawned processes, make the calls themselves.
+
+Before Python 3.14, the interpreter that ends lets ``pthread_exit`` end each daemon thread that
+needs the GIL. The process aborts (SIGABRT) if that thread is importing a library that is written in
+Rust, or returns from a call to it (PyO3 issue 6084; pylance 14.0 has it, obstore 0.12 has not). So
+the process waits a moment for such calls before its interpreter ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import signal
@@ -19,7 +25,8 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import IO, Any
 
 from demoreel.storage.forks import renew_in_children
@@ -115,6 +122,60 @@ def _receive(pipe: IO[bytes]) -> Any:
 
 Calls = Mapping[str, Callable[..., Any]]
 
+_LAST_CALLS_S = 2.0  # how long a process that ends waits for them
+
+
+class _DaemonCalls:
+    """The calls that daemon threads have under way; the interpreter waits for other threads."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin anew in a forked child, which has none of the threads."""
+        self._changed = threading.Condition()
+        self._threads: set[int] = set()
+        self._over = False
+
+    @contextmanager
+    def one(self, failure: type[Exception]) -> Iterator[None]:
+        """Make a call that a process waits for when it ends; from then on, the call fails."""
+        me = threading.get_ident()
+        if not threading.current_thread().daemon or me in self._threads:
+            yield
+            return
+        with self._changed:
+            if self._over:
+                raise failure("the process is ending")
+            self._threads.add(me)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._threads.discard(me)
+                self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Begin no more calls, and wait for those under way, until Ctrl-C at most."""
+        try:
+            with self._changed:
+                self._over = True
+                self._changed.wait_for(lambda: not self._threads, _LAST_CALLS_S)
+        except KeyboardInterrupt:
+            pass
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a thread is inside a call."""
+        return bool(self._threads)
+
+
+daemon_calls = _DaemonCalls()
+
+if sys.version_info < (3, 14):
+    atexit.register(daemon_calls.finish)
+
 
 class SafeProcess:
     """Makes calls in a process where they are safe; one object for each library and program.
@@ -149,7 +210,8 @@ class SafeProcess:
     def ask(self, call: str, *arguments: Any) -> Any:
         """Make a call, here or in the helper."""
         if self.is_here:
-            return self._calls[call](*arguments)
+            with daemon_calls.one(self._failure):
+                return self._calls[call](*arguments)
         with self._lock:
             if self._helper is not None and self._helper.is_waited_for:  # Ctrl-C came between
                 self._helper.kill()

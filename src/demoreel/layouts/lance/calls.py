@@ -55,6 +55,7 @@ _REMOTE_BLOCK = 1 << 14
 _RUST_SOURCE = re.compile(r",? /\S+\.rs:\d+:\d+")
 _PAGE_ROWS = re.compile(r"num_(?:visible_)?items: (\d+)")
 _MISSING = re.compile(r"Dataset at path .* was not found")
+_INTERRUPTED = "External error: KeyboardInterrupt"
 _NOISE = ("External error: ", "LanceError(IO): ", "Generic LocalFileSystem error: ")
 
 Wanted = int | str | None
@@ -111,6 +112,8 @@ def lance_failures(place: Where | None = None) -> Iterator[None]:
     except DemoreelError:
         raise
     except (OSError, ValueError, RuntimeError) as error:  # Arrow's errors are ValueErrors
+        if _INTERRUPTED in str(error):  # a scan passes Ctrl-C on as text
+            raise KeyboardInterrupt from None
         raise _failure(error, place) from error
     except BaseException as error:
         # A panic in Lance's Rust is a BaseException, and its class cannot be imported.

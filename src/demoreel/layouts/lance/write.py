@@ -42,6 +42,7 @@ from demoreel.layouts.lance.schemas import (
 from demoreel.media.image_encode import ImageCodec
 from demoreel.model import Info
 from demoreel.storage.commit.files import sync_path, sync_tree
+from demoreel.storage.helper_process import daemon_calls
 from demoreel.storage.local import LocalFile
 from demoreel.storage.no_room import FAILING
 from demoreel.storage.seekable import Bytes
@@ -377,7 +378,7 @@ def writing(table: Path) -> Iterator[None]:
     """Turn a failure of Lance into an error of the disk or of the table."""
     _refuse_forked(table)
     try:
-        with lance_failures():
+        with daemon_calls.one(LanceFailure), lance_failures():
             yield
     except LanceFailure as error:
         cause = str(error.__cause__)
