@@ -501,7 +501,8 @@ def _blob(place: Where, version: int, column: str, row: int) -> BlobFile | None:
 
 def close_tables(folder: str) -> None:
     """Let go of the tables in a folder, and of their blobs, whose files stay open otherwise."""
-    for cache in (_blobs, _tables):
+    caches: tuple[OrderedDict[Any, Any], ...] = (_blobs, _tables)
+    for cache in caches:
         for key in list(cache):
             if isinstance(key[0], str) and os.path.dirname(key[0]) == folder:
                 cache.pop(key, None)
