@@ -12,6 +12,7 @@ import pyarrow as pa
 from demoreel.errors import DemoreelError, refuse_shortage
 from demoreel.layouts.meta import EpisodeList, no_episodes, read_episode_tables
 from demoreel.model.problems import refuse
+from demoreel.storage.arrow import from_numpy
 from demoreel.storage.commit.consistent import consistent_read
 
 
@@ -74,7 +75,7 @@ class EpisodeTable:
         same = (np.array_equal(found.columns[n][order], self.columns[n]) for n in names)
         if found.tasks is None or not all(same):
             return None
-        return found.tasks.take(pa.array(order))
+        return found.tasks.take(from_numpy(order))
 
     def tasks(self, position: int) -> tuple[str, ...]:
         """Return the tasks of the episode at ``position``; none where the column is missing."""
