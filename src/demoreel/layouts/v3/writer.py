@@ -227,7 +227,7 @@ def write_metadata(
     """
     _, _, files = files_of(info)
     for name, number in files.columns(files.upcoming).items():
-        episodes = episodes.append_column(name, pa.array([number] * len(episodes), pa.int64()))
+        episodes = episodes.append_column(name, from_numpy(np.full(len(episodes), number)))
     path = meta.parent / files.name_of(files.upcoming)
     path.parent.mkdir(parents=True)
     pq.write_table(episodes, path, compression="snappy")
