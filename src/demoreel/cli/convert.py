@@ -15,7 +15,7 @@ from demoreel.cli.output import Output, console, count, duration, size
 if TYPE_CHECKING:
     from demoreel.convert.progress import Progress
     from demoreel.convert.report import ConvertReport
-    from demoreel.media.image_encode import Subsampling
+    from demoreel.media.images import Subsampling
 
 _STAGES = {
     "fetch": "fetching",

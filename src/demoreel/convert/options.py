@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from demoreel.convert.progress import Report
 from demoreel.errors import ArgumentError
-from demoreel.media.image_encode import CodecName, Subsampling
+from demoreel.media.images import CodecName, Subsampling
 
 To = Literal["lance-video", "lance-frames", "lance-native", "v3.0", "v2.1"]
 """The layouts that are written."""

@@ -8,38 +8,17 @@ the same for every layout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from demoreel.media.video import Video
+from demoreel.media.video import VideoClip
 from demoreel.model import Episodes, Info, Stats, Tasks
 from demoreel.storage.commit.consistent import FolderState
 
 Column = np.ndarray | list[Any]
 """A column of rows: an array for numbers, a list for text and language."""
-
-
-@dataclass(frozen=True, slots=True)
-class VideoClip:
-    """Where one episode's images of one camera lie.
-
-    Attributes:
-        video: The video that holds them.
-        first: The video's frame that is the episode's frame 0.
-        step: Frames of the video from one frame of the episode to the next: more than one where the
-            video was filmed at a multiple of the dataset's rate.
-    """
-
-    video: Video
-    first: int
-    step: int = 1
-
-    def frames(self, numbers: np.ndarray) -> np.ndarray:
-        """Return which of the video's frames are these frames of the episode."""
-        return np.asarray(self.first + self.step * numbers)
 
 
 class Reader(Protocol):

@@ -29,7 +29,7 @@ from demoreel.errors import (
     VideoError,
     refuse_shortage,
 )
-from demoreel.layouts.base import Column, Reader, VideoClip
+from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.persisted import Identity, PersistedEpisode
 from demoreel.layouts.persisted_files import (
     is_persisted,
@@ -37,6 +37,7 @@ from demoreel.layouts.persisted_files import (
     persisted_folders,
     spill_path,
 )
+from demoreel.media.video import VideoClip
 from demoreel.model import Episodes, Info, Stats, Tasks
 from demoreel.storage.commit.consistent import FolderState
 

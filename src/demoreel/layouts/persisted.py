@@ -50,8 +50,7 @@ from demoreel.layouts.spans import require_frames
 from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.images import decode_depth_image, decode_image
 from demoreel.media.packet_file import read_packets
-from demoreel.media.packets import Codec, PacketIndex, index_packets
-from demoreel.media.video import Video, index_video
+from demoreel.media.video import Codec, PacketIndex, Video, index_packets, index_video
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
 from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.local import LocalFile, open_file

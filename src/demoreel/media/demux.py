@@ -14,7 +14,7 @@ import numpy as np
 
 from demoreel.errors import VideoError
 from demoreel.media.mp4 import Tracks
-from demoreel.media.packets import DECODERS, Codec, PacketIndex, index_packets
+from demoreel.media.video import DECODERS, Codec, PacketIndex, index_packets
 from demoreel.storage.local import open_file
 from demoreel.storage.seekable import Bytes, Seekable
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from demoreel.errors import VideoError
-from demoreel.media.packets import Codec, PacketIndex, index_packets
+from demoreel.media.video import Codec, PacketIndex, index_packets
 from demoreel.model.limits import limit, refuse_above
 from demoreel.storage.seekable import Bytes
 

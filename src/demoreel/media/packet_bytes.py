@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import VideoError
-from demoreel.media.packets import Codec, PacketIndex
+from demoreel.media.video import Codec, PacketIndex
 from demoreel.storage.arrow import as_numpy
 
 PACKETS_COLUMN = "demoreel_packets"

@@ -26,10 +26,9 @@ from demoreel.layouts.row_tables import (
     table_with_engine,
     video_table,
 )
-from demoreel.layouts.v3.metadata import V3Metadata
+from demoreel.layouts.v3.reader import V3Metadata
 from demoreel.model import Feature
-from demoreel.read.condition_values import NotUnderstood
-from demoreel.read.conditions import ColumnNode, Dialect, condition_sql
+from demoreel.read.conditions import ColumnNode, Dialect, NotUnderstood, condition_sql
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -11,8 +11,7 @@ import torch
 
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
-from demoreel.read.batch import BatchReader
-from demoreel.read.windows import expand
+from demoreel.read.batch import BatchReader, expand
 from demoreel.storage.external import AllowExternal
 from demoreel.torch.collate import Allocator, TensorBatch
 from demoreel.torch.dataset import LeRobotDataset, Transform

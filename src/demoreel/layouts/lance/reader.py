@@ -14,13 +14,14 @@ from typing import TypeVar
 import numpy as np
 
 from demoreel.errors import DemoreelError, UnsafePathError, VideoError
-from demoreel.layouts.base import Column, VideoClip
+from demoreel.layouts.base import Column
 from demoreel.layouts.lance.rows import LanceRows
 from demoreel.layouts.lance.schemas import schema_of
 from demoreel.layouts.lance.tables import LanceTable, newest_version
 from demoreel.layouts.lance.videos import LanceBlob, LanceVideos
 from demoreel.layouts.rows import rows_of, rows_once
-from demoreel.layouts.v3.metadata import V3Metadata
+from demoreel.layouts.v3.reader import V3Metadata
+from demoreel.media.video import VideoClip
 from demoreel.model import Info
 from demoreel.storage.place import RemotePlace
 from demoreel.storage.remote.cache import RangeCache

@@ -41,10 +41,9 @@ import pyarrow as pa
 from demoreel.errors import ArgumentError, MetadataError
 from demoreel.layouts import arrow_in
 from demoreel.layouts.columns import arrow_type, to_arrow
-from demoreel.media.image_encode import ImageCodec
+from demoreel.media.images import ImageCodec
 from demoreel.media.packet_bytes import PACKETS_COLUMN, encode_packets
-from demoreel.media.packets import PacketIndex
-from demoreel.media.video import Video
+from demoreel.media.video import PacketIndex, Video
 from demoreel.model import Feature, Info
 from demoreel.storage.seekable import Bytes
 

@@ -24,8 +24,7 @@ from demoreel.layouts.lance.schemas import BYTES_COLUMN, VIDEO_NAMES
 from demoreel.layouts.lance.tables import LanceTable
 from demoreel.media import mp4
 from demoreel.media.packet_bytes import PACKETS_COLUMN, decode_packets
-from demoreel.media.packets import PacketIndex
-from demoreel.media.video import Video, index_video
+from demoreel.media.video import PacketIndex, Video, index_video
 from demoreel.storage.arrow import as_numpy
 from demoreel.storage.lru import ByteCache
 from demoreel.storage.remote.cache import RangeCache

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from demoreel.errors import MetadataError
 from demoreel.layouts.meta import read_info, read_stats, read_tasks
-from demoreel.layouts.v3.episode_table import EpisodeTable
 from demoreel.layouts.v3.files import FilePlace, FileRun, Files, files_of
+from demoreel.layouts.v3.reader import EpisodeTable
 from demoreel.model import Info, Stats
 from demoreel.storage.parquet import open_parquet, read_schema
 
