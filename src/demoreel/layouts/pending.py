@@ -93,10 +93,6 @@ def find_waiting(root: Path, info: Info) -> Waiting:
     """Look for saved episodes that are not committed; costs a stat where none ever was.
 
     Each of them is read as far as rows go, and checked.
-
-    Raises:
-        MetadataError: The dataset's layout is not known.
-        ShortageError: This machine has no more files or memory; that is no damage.
     """
     from demoreel.layouts.appending import APPENDABLE
     from demoreel.layouts.detect import layout_of  # which opens this module's readers
@@ -131,9 +127,6 @@ def refuse_waiting(root: Path, doing: str) -> None:
     Args:
         root: The dataset's folder.
         doing: What is refused, e.g. ``cut``.
-
-    Raises:
-        UnfinishedError: Saved episodes wait.
     """
     waiting = len(persisted_folders(root))
     if waiting:

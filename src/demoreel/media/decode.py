@@ -296,9 +296,6 @@ def begin_loading(file: StoredFile, gop_spans: Sequence[GopSpan]) -> list[GopSpa
 
     Whole GOPs are read, so that what is kept of them serves any frame of theirs; but
     not of groups so large that this would cost much.
-
-    Raises:
-        VideoError: The video is cut off.
     """
     ranges = _whole_groups(gop_spans, _ranges_inside(gop_spans))
     return [

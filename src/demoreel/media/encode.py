@@ -101,10 +101,6 @@ class VideoEncoder:
                 four for large ones.
             log: Where packets are noted before they are written. What it holds already comes first
                 in the video, and ``frames`` counts it; the next frame begins a new GOP.
-
-        Raises:
-            VideoError: The codec cannot store this size or pixel format, or is not in this build
-                of PyAV, or the file cannot be opened.
         """
         self.path = Path(path)
         self.settings = settings or VideoSettings()
@@ -132,7 +128,7 @@ class VideoEncoder:
         except (FFmpegError, OSError, ValueError) as error:
             self.abort()
             raise VideoError(
-                f"Pictures of {width}x{height} cannot be encoded as {self.settings.codec} "
+                f"Images of {width}x{height} cannot be encoded as {self.settings.codec} "
                 f"{self.settings.pix_fmt}: {error}.",
                 hint="try another codec or pix_fmt",
                 file=self.path,
@@ -146,10 +142,6 @@ class VideoEncoder:
 
         Args:
             image: Height x width x 3 uint8 RGB, or height x width uint16 for ``gray12le``.
-
-        Raises:
-            ArgumentError: The frame has another shape or type; nothing was encoded.
-            VideoError: The encoder or the disk failed; the file is of no use, call ``abort()``.
         """
         self.add_frame(self._frame_of(image))
 
@@ -158,9 +150,6 @@ class VideoEncoder:
 
         Args:
             frame: A frame of the video's size and pixel format; its time and kind are set here.
-
-        Raises:
-            VideoError: As for ``add``.
         """
         frame.pts = self.frames
         frame.time_base = 1 / self._rate
@@ -175,11 +164,7 @@ class VideoEncoder:
 
         Args:
             codec_later: Let the codec's threads end with this object, not now: that takes longer
-                than finishing the file, for which somebody may wait.
-
-        Raises:
-            VideoError: No frame was added, the file could not be finished, or the encoder gave
-                another number of packets than it was given frames. The file is then removed.
+                than finishing the file, which may be waited for.
         """
         if self._container is None:
             return self.frames

@@ -34,7 +34,7 @@ _JPEG = b"\xff\xd8\xff"
 _SCAN = b"\xff\xda"  # never in a scan's own bytes
 _MOST_SEGMENTS = 64  # before the first scan
 _MOST_SCANS = 100  # encoders make about ten; each is a pass over all pixels, and may be 14 bytes
-# Pillow knows dozens of formats, among them some that start programs (EPS).
+# Pillow has dozens of formats, among them some that start programs (EPS).
 _FORMATS = ("PNG", "JPEG", "TIFF", "WEBP", "BMP", "GIF")
 _desks = threading.local()
 _UNREADABLE = (
@@ -68,9 +68,6 @@ def decode_image(
         on_desk: Decode into memory that the calling thread's next image will use again: fresh
             memory costs half as much as decoding a JPEG.
         declared: Height and width that it must have.
-
-    Raises:
-        PictureError: The bytes are missing, cut off, or no image, or one of another size.
     """
     with _readable(data) as encoded:
         shape = _plain_jpeg_shape(encoded) if size is None else None
@@ -98,9 +95,6 @@ def paint_image(
         out: Where to (3, height, width; uint8).
         scale: Whether an image of another size is scaled.
         declared: Height and width that it must have before that.
-
-    Raises:
-        PictureError: The bytes are missing, cut off, or no image, or one of another size.
     """
     size = out.shape[1], out.shape[2]
     with _readable(data) as encoded:
@@ -153,12 +147,7 @@ def _readable(data: bytes | None) -> Iterator[bytes]:
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Open an encoded image of one of the formats that datasets hold; nothing is decoded yet.
-
-    Raises:
-        PictureError: It has more pixels than ``IMAGE_PIXELS``.
-        UnidentifiedImageError: It is of another format, or no image.
-    """
+    """Open an encoded image of one of the formats that datasets hold; nothing is decoded yet."""
     _refuse_scans(data)
     image = Image.open(io.BytesIO(data), formats=_FORMATS)
     _refuse_large(image.height, image.width)
@@ -228,10 +217,6 @@ def decode_depth_image(
     """Return a depth image's values (height, width; float32), in the unit they were stored in.
 
     Scaling takes the nearest value: a mean of near and far is a distance where nothing is.
-
-    Raises:
-        PictureError: The bytes are missing, cut off, or no image, or one of another size than
-            ``declared``.
     """
     if not data:
         raise PictureError("A depth image is missing from its table.")
@@ -250,11 +235,7 @@ def decode_depth_image(
 
 
 def image_size(data: bytes | None) -> tuple[int, int]:
-    """Return an encoded image's height and width, from its header alone.
-
-    Raises:
-        PictureError: The bytes are missing, cut off, or no image.
-    """
+    """Return an encoded image's height and width, from its header alone."""
     with _readable(data) as encoded:
         if encoded[:3] == _JPEG:
             height, width = simplejpeg.decode_jpeg_header(encoded)[:2]
@@ -274,9 +255,6 @@ class ImageCodec:
         quality: Of JPEG, 1 to 100.
         subsampling: Of JPEG's colours: 0 keeps all (4:4:4), 1 halves them across (4:2:2), 2 across
             and down (4:2:0).
-
-    Raises:
-        ArgumentError: There is no such codec, quality or subsampling.
     """
 
     name: CodecName
@@ -313,10 +291,6 @@ def encode_image(image: np.ndarray, codec: ImageCodec) -> bytes:
         image: RGB (height, width, 3; uint8), or depth codes (height, width; uint16), which are
             always stored without loss as PNG of 16 bits.
         codec: How to encode colours.
-
-    Raises:
-        ArgumentError: The array is no such image, or is too large for the codec, or the codec is
-            ``source``, which encodes nothing.
     """
     try:
         if image.dtype == np.uint16 and image.ndim == 2:
@@ -343,7 +317,7 @@ def encode_image(image: np.ndarray, codec: ImageCodec) -> bytes:
             raise
         raise ArgumentError(
             f"An image of {image.shape} cannot be encoded as {codec.name} ({error}).",
-            hint="JPEG goes to 65535 pixels a side, WebP to 16383; PNG knows no limit",
+            hint="JPEG goes to 65535 pixels a side, WebP to 16383; PNG has no limit",
         ) from error
     raise ArgumentError(
         "The codec 'source' keeps bytes; it encodes nothing.", hint="use jpeg, png or webp-lossless"

@@ -265,9 +265,6 @@ def open_video(path: str | Path) -> Video:
     """Open a video and index it; a second call for an unchanged file costs a stat.
 
     Cost: one or two small reads for an mp4; a full read for containers without a packet table.
-
-    Raises:
-        VideoError: The file is missing, empty, cut off, or not a video.
     """
     name = os.fspath(path)
     try:
@@ -288,9 +285,6 @@ def index_video(file: StoredFile, name: str, *, stored: Stored | None = None) ->
         file: The video's bytes.
         name: Its path, or what stands for one.
         stored: Asked before the video is searched.
-
-    Raises:
-        VideoError: The video is empty, cut off, or not a video.
     """
     index = _indices.get((name, file.identity), lambda: _make_index(file, name, stored))
     return Video(name, file, index)
@@ -336,10 +330,6 @@ class Videos:
 
         Cost: as ``open_video``. Where reads wait, one ranged read; two for the first video of a
         dataset whose tables are at the end.
-
-        Raises:
-            VideoError: It is missing, empty, cut off, or not a video.
-            StoreError: It cannot be read.
         """
         if not self._folder.waits:
             return open_video(self._folder.local / name)

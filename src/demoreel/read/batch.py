@@ -38,12 +38,7 @@ _ALIGNMENT = 64
 def frame_offsets(
     windows: Windows, *, known: Iterable[str], fps: float, tolerance_s: float
 ) -> dict[str, np.ndarray]:
-    """Translate windows into frame offsets.
-
-    Raises:
-        UnknownKeyError: A key is not a feature of the dataset.
-        ArgumentError: A window is empty, or seconds are not multiples of 1/fps; all are listed.
-    """
+    """Translate windows into frame offsets."""
     names = list(known)
     offsets: dict[str, np.ndarray] = {}
     off_grid: dict[str, list[float]] = {}
@@ -115,9 +110,6 @@ class BatchReader:
         size: Height and width to scale images to.
         depth_unit: Unit of depth images.
         threads: Decoding threads; None chooses.
-
-    Raises:
-        ArgumentError: The size, the unit or the number of threads is not one.
     """
 
     def __init__(

@@ -262,9 +262,6 @@ def condition_sql(text: str, columns: Mapping[str, ColumnNode], dialect: Dialect
         text: What the user wrote.
         columns: The columns by each name that they go by.
         dialect: The engine that will read it.
-
-    Raises:
-        NotUnderstood: The whole text is not one condition over these columns.
     """
     return _Parser(text, columns, dialect).condition()
 

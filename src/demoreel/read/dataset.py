@@ -523,7 +523,7 @@ class Dataset:
             DemoreelError: As ``demoreel.push``; a dataset that was opened with some of its
                 episodes is refused.
         """
-        import demoreel  # publishing is a room above this one; the package knows the way
+        import demoreel  # publishing is a room above this one
 
         return demoreel.push(self, repo_id, **options)
 

@@ -150,11 +150,7 @@ class ReorderBuffer(Generic[Lane, T]):
             return place
 
     def put(self, place: _Place[T], item: T) -> None:
-        """Add the next thing of a job; waits while there is no room.
-
-        Raises:
-            Stopped: It will not be taken.
-        """
+        """Add the next thing of a job; waits while there is no room."""
         lane = place.lane
         with self._changed:
             while self._is_full and not (lane.places[0] is place and not lane.ready):
@@ -287,11 +283,7 @@ class FrameRuns:
         self.lock = threading.Lock()  # readers hand out rows to one thread at a time
 
     def of(self, camera: Feature, first: int, stop: int) -> Iterator[VideoRun | ImageRun]:
-        """Yield a camera's runs in the episodes at positions ``first`` to ``stop`` - 1, in order.
-
-        Raises:
-            VideoError: A video is missing.
-        """
+        """Yield a camera's runs in the episodes at ``first`` to ``stop`` - 1, in order."""
         if self.reader.in_tables(camera.key):
             start = self.reader.episodes.start
             rows = np.arange(int(start[first]), int(start[stop]))
@@ -361,11 +353,7 @@ class VideoRun:
     def decode(
         self, decoder: Decoder, image: Callable[[bytes], T], frame: Callable[[np.ndarray], T]
     ) -> Iterator[T]:
-        """Yield what is made of each frame: 8-bit RGB, or 12-bit codes of depth.
-
-        Raises:
-            VideoError: A frame does not decode.
-        """
+        """Yield what is made of each frame: 8-bit RGB, or 12-bit codes of depth."""
         number: int | None = None
         try:
             span = GopSpan(self.video.index, self.video.file, self.video.name, (*self.frames,))
@@ -393,11 +381,7 @@ class ImageRun:
     def decode(
         self, decoder: Decoder, image: Callable[[bytes], T], frame: Callable[[np.ndarray], T]
     ) -> Iterator[T]:
-        """Yield what is made of each image.
-
-        Raises:
-            PictureError: An image does not decode.
-        """
+        """Yield what is made of each image."""
         with self._of.lock:
             held = self._of.reader.encoded(np.arange(self.row, self.stop), self.camera.key)
         for row, data in enumerate(held, self.row):
@@ -434,12 +418,6 @@ def encoded_images(
     Returns:
         Portions of consecutive rows, at most 256: for each camera, as many encoded images. A
         dataset without cameras has none.
-
-    Raises:
-        ArgumentError: There are no such episodes, or the codec is ``source`` and a camera's
-            frames lie in videos.
-        VideoError: A video is missing, or a frame does not decode (while iterating, as below).
-        PictureError: An image in a table does not decode.
     """
     if not 0 <= first <= stop <= len(reader.episodes):
         raise ArgumentError(

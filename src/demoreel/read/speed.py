@@ -84,10 +84,6 @@ def measure_speed(
         threads: Threads that decode; by default every core.
         seed: Draws the frames.
         progress: Called with the share that is done, 0 to 1.
-
-    Raises:
-        ArgumentError: A number is not positive.
-        DemoreelError: What opening or reading the dataset raises.
     """
     _refuse_nonsense(window=window, batch_size=batch_size, seconds=seconds)
     started = time.perf_counter()
@@ -281,10 +277,6 @@ class _Loaded:
 
 
 def load(gop_span: GopSpan) -> GopSpan:
-    """Return the GOP span with its bytes in memory; it holds no local file open.
-
-    Raises:
-        VideoError: The bytes cannot be read.
-    """
+    """Return the GOP span with its bytes in memory; it holds no local file open."""
     [(begin, length)] = byte_ranges([gop_span])
     return replace(gop_span, file=_Loaded(begin, gop_span.file.read(begin, length), gop_span.file))

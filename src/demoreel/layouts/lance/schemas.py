@@ -162,7 +162,7 @@ class LanceSchema:
 
     @property
     def videos_table(self) -> pa.Schema:
-        """The columns of the table of videos, as a commit wants them."""
+        """The columns of the table of videos, as a commit takes them."""
         return with_blobs(self.video_columns, BYTES_COLUMN, ranges=self.is_native)
 
     def video_rows(self, videos: Sequence[FiledVideo]) -> pa.Table:
@@ -185,7 +185,7 @@ class LanceSchema:
 
 
 def with_blobs(schema: pa.Schema, column: str, *, ranges: bool) -> pa.Schema:
-    """Return a schema with a blob column at its end, as a commit wants it.
+    """Return a schema with a blob column at its end, as a commit takes it.
 
     Args:
         schema: The other columns.

@@ -53,9 +53,6 @@ class EpisodeTable:
         root: The dataset's folder.
         cameras: The cameras whose videos the columns must locate.
         meta: The folder of the metadata, if not ``meta`` in ``root``.
-
-    Raises:
-        MetadataError: A file is cut off, lacks a column or has missing values, or there is none.
     """
 
     def __init__(self, root: Path, cameras: Iterable[str], *, meta: Path | None = None) -> None:
@@ -142,9 +139,6 @@ class V3Metadata(ABC):
         filmed: The cameras whose images lie in videos.
         meta: The folder of the metadata, if not ``meta`` in ``root``.
         before_episodes: Called before ``meta/episodes`` is read.
-
-    Raises:
-        MetadataError: Metadata are missing, unreadable or contradictory.
     """
 
     is_remote = False
@@ -184,11 +178,7 @@ class V3Metadata(ABC):
 
     @cached_property
     def episodes(self) -> Episodes:
-        """All episodes, in the dataset's order.
-
-        Raises:
-            MetadataError: ``meta/episodes`` is missing, unreadable or contradictory.
-        """
+        """All episodes, in the dataset's order."""
         found = Episodes(
             self._meta.column("episode_index"),
             self._meta.column("length"),
@@ -322,11 +312,7 @@ class V3Metadata(ABC):
 
 
 def stated_unused(meta: Path) -> Mapping[str, int]:
-    """Return how many frames of which videos are known to belong to no episode.
-
-    Raises:
-        MetadataError: The file that says so is damaged.
-    """
+    """Return how many frames of which videos are known to belong to no episode."""
     path = meta / UNUSED_FRAMES
     found = read_json(path) if path.is_file() else {}
     return found if isinstance(found, dict) else {}

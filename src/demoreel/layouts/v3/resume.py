@@ -26,7 +26,7 @@ _NAME = re.compile(r"chunk-(\d+)/file-(\d+)\.parquet")
 
 @dataclass(slots=True)
 class Book:
-    """All that an appender knows of its dataset.
+    """The state of the dataset that an appender keeps.
 
     Attributes:
         info: What the dataset says of itself.
@@ -56,11 +56,7 @@ class Book:
 
 
 def read_book(root: Path) -> Book:
-    """Look at a dataset. Reads the metadata's columns of numbers, and the footers of some files.
-
-    Raises:
-        MetadataError: The metadata are broken, or such that no episode can follow.
-    """
+    """Look at a dataset. Reads the metadata's columns of numbers, and the footers of some files."""
     info_path = root / "meta" / "info.json"
     info = read_info(info_path)
     book = Book(info, *files_of(info))
