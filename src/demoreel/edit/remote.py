@@ -19,7 +19,7 @@ from demoreel.edit.render import Rendered, Report, Shard, render
 from demoreel.edit.sources import open_source, remote_folder
 from demoreel.edit.target_info import Form
 from demoreel.errors import ArgumentError
-from demoreel.layouts.episode_files import episode_files
+from demoreel.layouts.base import episode_files
 from demoreel.run.anywhere import made_and_sent
 from demoreel.storage.remote.fetch import local_copy, part_of
 from demoreel.storage.remote.send import refuse_remote_overlap

@@ -16,9 +16,8 @@ from demoreel.errors import ArgumentError, DatasetNotFoundError
 from demoreel.hub.pull_staging import PullStaging, look_at_target, pull_staging
 from demoreel.hub.records import PulledFolder, as_if_pulled, write_record
 from demoreel.hub.snapshot import INFO, Files, Report, Snapshot, files_to_fetch, opening_files
-from demoreel.layouts.base import Reader
+from demoreel.layouts.base import Reader, episode_files
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.episode_files import episode_files
 from demoreel.read.dataset import Dataset
 from demoreel.storage.commit.staging import refuse_small_disk
 from demoreel.storage.external import AllowExternal

@@ -35,8 +35,13 @@ from demoreel.layouts.v3.compact import Merger, read_stale, refuse_merging
 from demoreel.layouts.v3.copying import CopyingProcess, copy_here
 from demoreel.layouts.v3.files import FileRun
 from demoreel.layouts.v3.resume import APPENDED, Book, read_book
-from demoreel.layouts.v3.row_file import RowFiles
-from demoreel.layouts.v3.writer import V3Writer, episode_columns, stat_columns, write_tasks
+from demoreel.layouts.v3.writer import (
+    RowFiles,
+    V3Writer,
+    episode_columns,
+    stat_columns,
+    write_tasks,
+)
 from demoreel.layouts.writing import (
     EpisodeDraft,
     Intake,
