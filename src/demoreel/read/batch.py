@@ -176,7 +176,7 @@ class BatchReader:
         return batch
 
     def prefetch(self, rows: np.ndarray) -> None:
-        """Begin to fetch what a batch of these positions will need.
+        """Begin to fetch what a batch of these positions will need; nothing if it is local.
 
         Returns at once. The next ``read`` of exactly these positions, in this order, finds it.
         """

@@ -420,9 +420,7 @@ class Dataset:
         Raises:
             OutOfRangeError: An index is out of range.
         """
-        rows = self.rows_of(indices)
-        if self.is_remote:
-            self._batches.prefetch(rows)
+        self._batches.prefetch(self.rows_of(indices))
 
     def rows_of(self, indices: Iterable[int] | np.ndarray) -> np.ndarray:
         """Translate this dataset's frame numbers into positions in the layout."""
