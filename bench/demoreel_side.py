@@ -211,7 +211,7 @@ def needed_groups(root: Path, batch: list[int], offsets: range) -> list[tuple[An
     """Return what a batch must decode: (codec, packets in order, which of them are wanted)."""
     import demoreel
     from demoreel.media.decode import group_frames
-    from demoreel.read.windows import expand
+    from demoreel.read.batch import expand
 
     ds = _opened.setdefault(root, demoreel.open(root))
     camera = ds.info.video_keys[0]

@@ -133,7 +133,7 @@ def read_floor(root: Path, kinds: dict[str, list[list[int]]]) -> dict[str, Any]:
     import simplejpeg
 
     import demoreel
-    from demoreel.read.windows import expand
+    from demoreel.read.batch import expand
 
     dataset = demoreel.open(root)
     episodes = dataset.reader.episodes

@@ -159,7 +159,7 @@ def summary(rounds: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 def requests_of(uri: str, root: Path, proxy: Any) -> dict[str, Any]:
     """Count what opening costs, and what batches of 32 frames cost beyond their images' bytes."""
     import demoreel
-    from demoreel.media.preload import byte_ranges
+    from demoreel.media.decode import byte_ranges
     from demoreel.read.cameras import _spans_of
 
     proxy.reset()

@@ -27,9 +27,8 @@ from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.v3.writer import write_tasks
 from demoreel.layouts.writing import write_json
-from demoreel.media.decode import Decoder, GopSpan
+from demoreel.media.decode import DecodePool, Decoder, GopSpan, Job
 from demoreel.model import Feature, Info
-from demoreel.read.pool import DecodePool, Job
 from demoreel.stats.recompute import recompute
 from demoreel.stats.rows import all_numbers
 

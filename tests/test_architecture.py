@@ -100,9 +100,9 @@ def test_the_way_of_a_batch_names_no_lance(room):
 # What may be loaded by opening and reading a v3.0 dataset on a disk.
 LOCAL = {
     "layouts": "arrow_in base column_store columns detect file_reader find_rows language meta "
-    "pending rows persisted persisted_files spans v3 v3.episode_table v3.metadata v3.reader",
-    "media": "colour decode depth mp4 mp4_boxes packet_file packets images preload video",
-    "read": "batch dataset episode follow memory cameras pool windows",
+    "pending rows persisted persisted_files spans v3 v3.reader",
+    "media": "colour decode mp4 mp4_boxes packet_file images video",
+    "read": "batch cameras dataset follow",
     "storage": "arrow columns commit commit.consistent commit.files commit.hidden_folder "
     "commit.journal commit.replace commit.writer_lock external folder forks json_files links local "
     "lru names no_room parquet parquet_pages place scratch secrets seekable store threads thrift",
@@ -134,6 +134,47 @@ def test_what_importing_torch_classes_loads():
     rooms = LOCAL | TRAINING
     known = {f"{room}.{name}" for room, names in rooms.items() for name in names.split()}
     assert modules - known - set(rooms) == set()
+
+
+# Prints the files of demoreel that one batch enters, in any thread, after another batch.
+WALK = """
+import random, sys, threading
+files, counting = set(), False
+def enter(frame, event, argument):
+    if counting and event == "call":
+        files.add(frame.f_code.co_filename)
+threading.setprofile(enter)
+sys.setprofile(enter)
+import demoreel
+dataset = demoreel.open(sys.argv[1])
+rows = random.Random(0).sample(range(len(dataset)), len(dataset))
+dataset.batch(rows[:32])
+counting = True
+dataset.batch(rows[32:64])
+counting = False
+source = demoreel.__file__.removesuffix("__init__.py")
+print(*(name.removeprefix(source) for name in files if name.startswith(source)))
+"""
+
+
+def files_of_a_batch(place: object) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", WALK, str(place)], capture_output=True, text=True, check=True
+    )
+    return sorted(done.stdout.split())
+
+
+def test_the_path_of_a_local_batch_is_short(fixtures):
+    """A newcomer draws it after reading a few files: more of them need a reason."""
+    files = files_of_a_batch(fixtures / "g1_v30")
+    assert {"read/dataset.py", "read/batch.py", "media/decode.py"} <= set(files)
+    assert len(files) <= 17, files
+
+
+def test_the_path_of_a_remote_batch_is_short(fixtures, s3, proxy):
+    files = files_of_a_batch(s3.upload(fixtures / "g1_v30", "path"))
+    assert {"read/dataset.py", "media/decode.py", "storage/remote/files.py"} <= set(files)
+    assert len(files) <= 24, files
 
 
 def test_public_names_exist():

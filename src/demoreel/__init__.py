@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from demoreel.hub.pull import Pulled, pull
     from demoreel.hub.push import push
     from demoreel.media.settings import VideoSettings
+    from demoreel.read.batch import Windows
     from demoreel.read.dataset import Dataset
-    from demoreel.read.windows import Windows
     from demoreel.record import Recorder, create, resume
     from demoreel.record.finish import Finished, finish
     from demoreel.repair.report import Repaired

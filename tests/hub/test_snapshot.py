@@ -8,8 +8,8 @@ import pytest
 
 from demoreel.errors import DatasetNotFoundError
 from demoreel.hub.snapshot import files_to_fetch, opening_files, table_files
+from demoreel.layouts.base import episode_files
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.episode_files import episode_files
 from demoreel.storage.hub_calls import HubFile
 from demoreel.testing import make_dataset
 

@@ -28,10 +28,9 @@ from demoreel.errors import (
 )
 from demoreel.layouts import column_store
 from demoreel.layouts.lance.calls import may_use_lance
-from demoreel.layouts.lance.files import LocalBlobs
-from demoreel.layouts.lance.videos import LanceBlob
+from demoreel.layouts.lance.videos import LanceBlob, LocalBlobs
+from demoreel.media.decode import byte_ranges
 from demoreel.media.packet_bytes import PACKETS_COLUMN, encode_packets
-from demoreel.media.preload import byte_ranges
 from demoreel.media.video import open_video
 from demoreel.read.speed import spans
 from demoreel.testing import make_dataset

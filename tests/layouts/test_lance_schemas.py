@@ -15,9 +15,9 @@ import demoreel
 from demoreel.errors import ArgumentError, MetadataError, TableError
 from demoreel.layouts.lance.schemas import CODEC_NOTE, LanceSchema, rows_batch
 from demoreel.layouts.lance.tables import LanceTable
-from demoreel.media.image_encode import ImageCodec
+from demoreel.media.images import ImageCodec
 from demoreel.model import Feature, Info
-from demoreel.read.transcode import encoded_images
+from demoreel.read.in_order import encoded_images
 from demoreel.testing import make_dataset
 
 # Importing lance here, as a user of lance does, brings its warning back.

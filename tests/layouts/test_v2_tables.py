@@ -10,7 +10,7 @@ import pytest
 from demoreel.errors import TableError
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.rows import rows_once
-from demoreel.layouts.v2.tables import numbers_at_once
+from demoreel.layouts.v2.reader import numbers_at_once
 from demoreel.testing import make_dataset
 
 LENGTHS = [5, 30, 1, 12]

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demoreel.layouts.v3.row_file import RowFiles
-from demoreel.layouts.v3.writer import episode_rows
+from demoreel.layouts.v3.writer import RowFiles, episode_rows
 
 NOTE = {b"note": b"1"}
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from demoreel.errors import VideoError
 from demoreel.media.decode import Decoder, GopSpan, group_frames
-from demoreel.media.packets import Codec
-from demoreel.media.video import open_video
+from demoreel.media.video import Codec, open_video
 
 CODECS = ["av1", "h264", "hevc", "vp9", "mpeg4"]
 REORDERING = ["h264", "hevc", "mpeg4"]

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demoreel.errors import ArgumentError
-from demoreel.media.depth import LARGEST_CODE, depth_table, encode_depth
 from demoreel.model import DepthCode
+from demoreel.model.depth import LARGEST_CODE, depth_table, encode_depth
 
 codes = st.builds(
     DepthCode,

@@ -13,8 +13,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from demoreel.errors import ArgumentError
-from demoreel.media.image_encode import ImageCodec, encode_image
-from demoreel.media.images import decode_depth_image, decode_image
+from demoreel.media.images import ImageCodec, decode_depth_image, decode_image, encode_image
 
 sides = st.integers(1, 12)
 

@@ -16,8 +16,7 @@ from PIL import Image
 
 from demoreel.errors import VideoError
 from demoreel.media import demux, mp4, remux
-from demoreel.media.packets import index_packets
-from demoreel.media.video import open_video
+from demoreel.media.video import index_packets, open_video
 from demoreel.storage.local import LocalFile, open_file
 
 STBL = "moov/trak/mdia/minf/stbl"

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from demoreel.errors import VideoError
 from demoreel.media.packet_bytes import decode_packets, encode_packets
-from demoreel.media.packets import Codec, PacketIndex, index_packets
-from demoreel.media.video import open_video
+from demoreel.media.video import Codec, PacketIndex, index_packets, open_video
 
 ARRAYS = ("offset", "size", "frame_of", "start_of", "packet_of", "seconds")
 

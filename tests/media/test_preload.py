@@ -10,9 +10,9 @@ import pytest
 
 from demoreel.errors import VideoError
 from demoreel.media import mp4
-from demoreel.media.decode import Decoder, GopSpan, group_frames
-from demoreel.media.preload import begin_loading, byte_ranges, load
+from demoreel.media.decode import Decoder, GopSpan, begin_loading, byte_ranges, group_frames
 from demoreel.media.video import index_video, open_video
+from demoreel.read.speed import load
 from demoreel.storage.store import ReadsNow
 
 ARRAYS = ("offset", "size", "frame_of", "start_of", "packet_of", "seconds")

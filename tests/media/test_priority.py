@@ -9,8 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from demoreel.media.encode import VideoEncoder, VideoSettings
-from demoreel.media.priority import same_priority
+from demoreel.media.encode import VideoEncoder, VideoSettings, same_priority
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="needs /proc")
 
@@ -46,7 +45,7 @@ def test_a_thread_that_was_made_urgent_is_so_no_longer():
 def test_who_renounces_urgency_cannot_become_urgent():
     code = """
 import os
-from demoreel.media.priority import renounce_urgency
+from demoreel.media.encode import renounce_urgency
 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 renounce_urgency()
 try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from demoreel.media.splice import begins_anew, with_lead_in
+from demoreel.media.decode import begins_anew, with_lead_in
 
 from .test_mp4_write import encoded
 

@@ -16,8 +16,7 @@ import demoreel
 from demoreel.errors import ArgumentError
 from demoreel.layouts.detect import open_reader
 from demoreel.model import Feature
-from demoreel.read.condition_values import NotUnderstood
-from demoreel.read.conditions import ColumnNode, condition_sql
+from demoreel.read.conditions import ColumnNode, NotUnderstood, condition_sql
 from demoreel.read.sql import episodes_where
 from demoreel.testing import make_dataset
 

@@ -20,8 +20,8 @@ from demoreel.layouts.appending import create_appender
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.v3 import compact
 from demoreel.media.decode import GopSpan
-from demoreel.media.preload import load
 from demoreel.read import dataset as dataset_module
+from demoreel.read.speed import load
 from demoreel.testing import make_dataset
 from demoreel.testing.stamp import read_stamp, stamp
 from support.crash import crash_info, length_of, make_draft

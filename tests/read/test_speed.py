@@ -9,8 +9,8 @@ import pytest
 
 import demoreel
 from demoreel.errors import ArgumentError, UnknownKeyError
+from demoreel.media.decode import DecodePool
 from demoreel.read.cameras import Camera
-from demoreel.read.pool import DecodePool
 from demoreel.read.speed import ROUNDS, _Floor, measure_speed, spans
 from demoreel.testing import make_dataset, read_stamp
 
@@ -121,7 +121,7 @@ def test_the_floor_decodes_every_image_and_keeps_no_file_open(root, monkeypatch)
         seen[camera.feature.key].append((stamp.episode, stamp.frame))
 
     monkeypatch.setattr(Camera, "paint", watched)
-    monkeypatch.setattr("demoreel.media.preload.open_file", lambda _: pytest.fail("reads a file"))
+    monkeypatch.setattr("demoreel.read.speed.open_file", lambda _: pytest.fail("reads a file"))
     DecodePool(1).run(jobs)
     # Frame 40 begins episode 3: its window clamps there, and the image is decoded once.
     wanted = [(0, 2), (0, 3), (1, 0), (1, 1), (3, 0), (1, 1), (1, 2), (3, 20), (3, 21)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demoreel.errors import ArgumentError, UnknownKeyError
-from demoreel.read.windows import expand, frame_offsets
+from demoreel.read.batch import expand, frame_offsets
 
 
 def offsets_of(values, fps=30, tolerance_s=1e-4):

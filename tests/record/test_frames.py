@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demoreel.errors import ArgumentError, UnknownKeyError
-from demoreel.media.depth import encode_depth
 from demoreel.model import DepthCode
+from demoreel.model.depth import encode_depth
 from demoreel.record.frames import EpisodeBuffer, FrameCheck
 from demoreel.record.spec import describe
 

@@ -14,9 +14,9 @@ import pytest
 
 import demoreel
 from demoreel.errors import ArgumentError, MetadataError, TargetExistsError
-from demoreel.media.depth import depth_table, encode_depth
 from demoreel.media.settings import VideoSettings
 from demoreel.model import DepthCode
+from demoreel.model.depth import depth_table, encode_depth
 from demoreel.record import create, resume
 from demoreel.record.spec import CAPTURE_TIME
 from demoreel.testing.stamp import Stamp, read_stamp, stamp

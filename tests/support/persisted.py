@@ -21,7 +21,7 @@ from demoreel.layouts.persisted_files import (
     spill_path,
 )
 from demoreel.media.encode import VideoEncoder
-from demoreel.media.image_encode import ImageCodec, encode_image
+from demoreel.media.images import ImageCodec, encode_image
 from demoreel.media.packet_file import PacketFile
 from demoreel.media.settings import LOSSLESS_DEPTH, VideoSettings
 from demoreel.model import DEFAULT_FEATURES, Feature, Info

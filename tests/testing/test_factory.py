@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from demoreel.errors import ArgumentError, MetadataError, TargetExistsError, VideoError
-from demoreel.media.depth import depth_table
 from demoreel.model import DepthCode
+from demoreel.model.depth import depth_table
 from demoreel.testing import make_dataset, read_stamp
 
 FRAMES = [(episode, frame) for episode in range(3) for frame in range(20)]

@@ -12,8 +12,8 @@ import numpy as np
 from demoreel.check.look import Look
 from demoreel.errors import DemoreelError, MetadataError, refuse_shortage
 from demoreel.layouts.spans import require_frames, resolve_spans
-from demoreel.layouts.v3.metadata import stated_unused
-from demoreel.media.splice import begins_anew, with_lead_in
+from demoreel.layouts.v3.reader import stated_unused
+from demoreel.media.decode import begins_anew, with_lead_in
 from demoreel.media.video import Video, open_video
 from demoreel.storage.names import OLD_METADATA
 

@@ -23,8 +23,7 @@ from demoreel.layouts.lance.tables import LanceTable, versions_of
 from demoreel.layouts.lance.videos import LanceVideos
 from demoreel.media import mp4
 from demoreel.media.packet_bytes import PACKETS_COLUMN, decode_packets
-from demoreel.media.packets import PacketIndex
-from demoreel.media.video import Video
+from demoreel.media.video import PacketIndex, Video
 from demoreel.storage.external import prefixes_of
 
 _LARGEST_META = 256 << 20

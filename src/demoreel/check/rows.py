@@ -17,7 +17,7 @@ import numpy as np
 
 from demoreel.check.report import Findings
 from demoreel.errors import refuse_shortage
-from demoreel.read.pool import default_threads
+from demoreel.media.decode import default_threads
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from demoreel.check.look import Look
 from demoreel.check.rows import cores
 from demoreel.errors import VideoError, count
 from demoreel.media.audio import tracks_of
-from demoreel.media.packets import Codec
-from demoreel.media.video import Video, open_video
+from demoreel.media.video import Codec, Video, open_video
 from demoreel.model import Feature
 
 OpenVideo = Callable[[str, np.ndarray], Video | None]

@@ -16,7 +16,7 @@ from demoreel.errors import count
 if TYPE_CHECKING:
     from demoreel.convert.progress import Progress
     from demoreel.convert.report import ConvertReport
-    from demoreel.media.image_encode import Subsampling
+    from demoreel.media.images import Subsampling
 
 _STAGES = {
     "fetch": "fetching",

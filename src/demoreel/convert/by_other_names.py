@@ -10,7 +10,7 @@ from demoreel.convert.progress import Progress, Report
 from demoreel.convert.report import ConvertReport
 from demoreel.convert.run import convert
 from demoreel.errors import ArgumentError
-from demoreel.media.image_encode import Subsampling
+from demoreel.media.images import Subsampling
 
 log = logging.getLogger(__name__)
 

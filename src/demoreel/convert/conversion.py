@@ -32,7 +32,7 @@ from demoreel.errors import ArgumentError, TargetExistsError, VideoError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance.schemas import named_after
-from demoreel.media.image_encode import CodecName, Subsampling
+from demoreel.media.images import CodecName, Subsampling
 from demoreel.run.anywhere import folder_state
 from demoreel.run.local import LocalEngine
 from demoreel.stats.inherited import inherited_from

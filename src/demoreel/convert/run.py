@@ -18,7 +18,7 @@ from demoreel.convert.report import ConvertReport
 from demoreel.errors import ArgumentError, DiskFullError
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.pending import refuse_waiting
-from demoreel.media.image_encode import CodecName, Subsampling
+from demoreel.media.images import CodecName, Subsampling
 from demoreel.run.anywhere import is_here, made_anywhere, refuse_remote
 from demoreel.storage.commit.replace import place_of_old, replacing_dataset
 from demoreel.storage.external import AllowExternal

@@ -9,9 +9,9 @@ import numpy as np
 
 from demoreel.errors import ConversionError
 from demoreel.layouts.base import Column, Reader
-from demoreel.media.image_encode import ImageCodec
+from demoreel.media.decode import DecodePool
+from demoreel.media.images import ImageCodec
 from demoreel.read.cameras import Camera
-from demoreel.read.pool import DecodePool
 from demoreel.storage.same_bytes import Comparer
 from demoreel.storage.seekable import Bytes
 

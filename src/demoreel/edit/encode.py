@@ -21,7 +21,6 @@ import numpy as np
 from demoreel.edit.resample import Frames
 from demoreel.edit.video_plan import Blank, PacketTake, VideoPlan
 from demoreel.layouts.base import Reader
-from demoreel.layouts.base import VideoClip as Place
 from demoreel.media.colour import depth_codes
 from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.encode import VideoEncoder
@@ -29,6 +28,7 @@ from demoreel.media.images import decode_image
 from demoreel.media.mp4_write import PacketRun
 from demoreel.media.settings import VideoSettings
 from demoreel.media.video import Video, open_video
+from demoreel.media.video import VideoClip as Place
 
 _BLACK_GOP = 128  # frames that are encoded once, and repeated
 _IMAGES_AT_ONCE = 64

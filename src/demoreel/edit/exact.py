@@ -20,12 +20,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from demoreel.errors import VideoError
-from demoreel.media.decode import Decoder, GopSpan
+from demoreel.media.decode import Decoder, GopSpan, begins_anew
 from demoreel.media.mp4 import Description, read_description
 from demoreel.media.mp4_boxes import box
 from demoreel.media.mp4_write import PacketRun
 from demoreel.media.settings import LOSSLESS_DEPTH, Codec, VideoSettings
-from demoreel.media.splice import begins_anew
 from demoreel.media.video import Video
 
 _CODECS: dict[str, Codec] = {"libdav1d": "av1", "h264": "h264", "hevc": "hevc", "vp9": "vp9"}

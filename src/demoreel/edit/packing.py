@@ -23,13 +23,13 @@ from demoreel.edit.video_plan import (
 )
 from demoreel.errors import ArgumentError, FrameMismatchError, VideoError
 from demoreel.layouts.base import Reader
-from demoreel.layouts.base import VideoClip as Place
 from demoreel.media.audio import tracks_of
+from demoreel.media.decode import begins_anew, with_lead_in
 from demoreel.media.mp4 import Description, Tracks, read_description
 from demoreel.media.mp4_write import PacketRun, signature
 from demoreel.media.settings import VideoSettings, exact_rate
-from demoreel.media.splice import begins_anew, with_lead_in
 from demoreel.media.video import Video
+from demoreel.media.video import VideoClip as Place
 from demoreel.model import Feature, Info
 from demoreel.storage.local import LocalFile
 
@@ -125,7 +125,7 @@ class _Open:
     file: int = 0
     kind: tuple[object, ...] = ()
     fps: float = 0.0
-    alone: bool = False  # its first packets do not begin anew (``media/splice.py``)
+    alone: bool = False  # its first packets do not begin anew (``media/decode.py``)
     description: Description | None = None
     audio: tuple[object, ...] | None = None  # its kind
     pieces: list[Piece] = field(default_factory=list)

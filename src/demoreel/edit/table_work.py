@@ -22,7 +22,7 @@ from demoreel.edit.sources import added_values, open_source, rows_of_source
 from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.columns import image_steps, rows_at_once, table_schema, to_arrow
 from demoreel.layouts.writing import TableWriter
-from demoreel.media.image_encode import ImageCodec, encode_image
+from demoreel.media.images import ImageCodec, encode_image
 from demoreel.model import DEFAULT_FEATURES, Feature
 from demoreel.stats.columns import Facts
 from demoreel.storage.commit.files import write_whole
@@ -161,7 +161,7 @@ def _verbatim_pieces(
     job: TableJob, reader: Reader, episodes: tuple[int, int], columns: dict[str, Column]
 ) -> Iterator[dict[str, Column]]:
     if job.images_as is not None and reader.info.cameras:
-        from demoreel.read.transcode import encoded_images
+        from demoreel.read.in_order import encoded_images
 
         at = 0
         first, stop = episodes

@@ -12,7 +12,7 @@ from demoreel.edit.clips import CutList
 from demoreel.edit.stated import merged_keys, merged_splits
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
-from demoreel.media.image_encode import CodecName, ImageCodec, Subsampling
+from demoreel.media.images import CodecName, ImageCodec, Subsampling
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
 
 Layout = Literal["v3.0", "v2.1", "lance-video", "lance-native", "lance-frames"]

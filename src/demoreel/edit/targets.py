@@ -23,7 +23,7 @@ from demoreel.edit.sources import open_source, open_unchanged, place_of
 from demoreel.edit.target_info import Form
 from demoreel.edit.verify import Verify
 from demoreel.errors import ArgumentError
-from demoreel.layouts.episode_files import episode_files
+from demoreel.layouts.base import episode_files
 from demoreel.run.anywhere import is_here, made_anywhere, refuse_remote, refuse_target
 from demoreel.run.task import Engine
 from demoreel.storage.remote.fetch import part_of

@@ -26,7 +26,7 @@ from demoreel.errors import ArgumentError, ConversionError, MetadataError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.columns import rows_at_once
 from demoreel.layouts.lance.reader import LanceReader
-from demoreel.layouts.v3.metadata import UNUSED_FRAMES
+from demoreel.layouts.v3.reader import UNUSED_FRAMES
 from demoreel.layouts.v3.writer import write_tasks
 from demoreel.layouts.writing import write_json
 from demoreel.media.audio import tracks_of

@@ -30,11 +30,12 @@ from demoreel.edit.verbatim import portions
 from demoreel.edit.video_plan import VideoOut
 from demoreel.edit.written import Written, shared_out
 from demoreel.errors import ConversionError, DemoreelError, refuse_shortage
-from demoreel.layouts.base import Column, Reader, VideoClip
+from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.columns import FEW_BYTES, image_steps
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance.reader import LanceReader
-from demoreel.media.image_encode import ImageCodec
+from demoreel.media.images import ImageCodec
+from demoreel.media.video import VideoClip
 from demoreel.model import Feature
 from demoreel.run.task import Engine, Task
 from demoreel.storage.same_bytes import Comparer

@@ -18,9 +18,8 @@ from demoreel.layouts.base import Reader
 from demoreel.media.audio import AudioSpan, spans_of_frames
 from demoreel.media.mp4 import Description
 from demoreel.media.mp4_write import PacketRun
-from demoreel.media.packets import PacketIndex
 from demoreel.media.settings import VideoSettings
-from demoreel.media.video import Video
+from demoreel.media.video import PacketIndex, Video
 from demoreel.model import Info
 
 

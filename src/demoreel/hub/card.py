@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from demoreel.errors import ArgumentError, DemoreelError, count, json_text, printable
-from demoreel.media.image_encode import ImageCodec, encode_image
+from demoreel.media.images import ImageCodec, encode_image
 from demoreel.model.limits import refuse_above
 from demoreel.read.dataset import Dataset
 

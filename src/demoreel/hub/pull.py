@@ -31,9 +31,8 @@ from demoreel.errors import (
 )
 from demoreel.hub.records import PulledFolder, as_if_pulled, look_at_target, write_record
 from demoreel.hub.snapshot import INFO, Files, Report, Snapshot, files_to_fetch, opening_files
-from demoreel.layouts.base import Reader
+from demoreel.layouts.base import Reader, episode_files
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.episode_files import episode_files
 from demoreel.read.dataset import Dataset
 from demoreel.storage.commit.files import sync_tree
 from demoreel.storage.commit.hidden_folder import remove_empty

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from demoreel.errors import DatasetNotFoundError, StoreError
-from demoreel.layouts.base import Reader
-from demoreel.layouts.episode_files import episode_files
+from demoreel.layouts.base import Reader, episode_files
 from demoreel.storage.hub_calls import Hub, HubFile, no_progress_bars
 from demoreel.storage.hub_revisions import Revision, accept_unmarked
 from demoreel.storage.names import OLD_METADATA, is_hidden, refuse_waiting_copy

@@ -1,8 +1,8 @@
 """Appending episodes to a dataset: the contract that every layout's appender keeps.
 
-``append`` is a commit. When it returns, the episode survives whatever happens to the process or
-the power, and whoever opens the dataset next sees it, demoreel or lerobot. Until then nothing of
-it is visible. There is one writer at a time; readers wait for nobody.
+``append`` is a commit. When it returns, the episode survives whatever happens to the process or the
+power, and is there when the dataset is opened next, by demoreel or lerobot. Until then nothing of
+it is visible. There is one writer at a time; readers never wait.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def create_appender(root: PathLike, info: Info, *, layout: str = "v3.0") -> Appe
         try:
             return _appender_for(Path(root), empty)
         except BaseException:
-            shutil.rmtree(root, ignore_errors=True)  # made above, and nobody has it yet
+            shutil.rmtree(root, ignore_errors=True)  # made above, and not in use yet
             raise
 
 
@@ -171,12 +171,12 @@ def _write_empty_tables(folder: Path, info: Info, layout: str, *, name: str) -> 
             from demoreel.layouts.lance.append import write_empty_tables
 
             write_empty_tables(folder, info, layout, name=name)
-    except MetadataError as error:  # of what the caller wants, not of a file
+    except MetadataError as error:  # of the arguments, not of a file
         raise ArgumentError(error.what, hint=error.hint) from error
 
 
 def open_appender(root: PathLike) -> Appender:
-    """Open a dataset for appending, whoever wrote it; finish what a dead writer had begun.
+    """Open a dataset for appending, whatever program wrote it; finish what a dead writer had begun.
 
     Cost: reads the metadata.
 

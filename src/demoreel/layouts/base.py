@@ -7,39 +7,19 @@ the same for every layout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from demoreel.media.video import Video
+from demoreel.errors import MetadataError
+from demoreel.media.video import VideoClip
 from demoreel.model import Episodes, Info, Stats, Tasks
 from demoreel.storage.commit.consistent import FolderState
 
 Column = np.ndarray | list[Any]
 """A column of rows: an array for numbers, a list for text and language."""
-
-
-@dataclass(frozen=True, slots=True)
-class VideoClip:
-    """Where one episode's images of one camera lie.
-
-    Attributes:
-        video: The video that holds them.
-        first: The video's frame that is the episode's frame 0.
-        step: Frames of the video from one frame of the episode to the next: more than one where the
-            video was filmed at a multiple of the dataset's rate.
-    """
-
-    video: Video
-    first: int
-    step: int = 1
-
-    def frames(self, numbers: np.ndarray) -> np.ndarray:
-        """Return which of the video's frames are these frames of the episode."""
-        return np.asarray(self.first + self.step * numbers)
 
 
 class Reader(Protocol):
@@ -134,3 +114,40 @@ class Reader(Protocol):
     def video_file(self, position: int, camera: str) -> str:
         """Return the video of the episode at ``position``, relative to the root."""
         ...
+
+
+def episode_files(
+    reader: Reader, positions: Sequence[int], *, cameras: Collection[str]
+) -> list[str]:
+    """Return the tables and videos that hold episodes of a dataset in LeRobot's own layouts.
+
+    Cost: looks at metadata only; nothing but these need be on this machine.
+
+    Args:
+        reader: The dataset.
+        positions: Positions of the episodes.
+        cameras: Those whose videos are wanted; others, and such as are no videos, cost nothing.
+    """
+    columns = reader.episode_columns()
+    chosen = np.asarray(positions, np.int64)
+    found = dict.fromkeys(
+        reader.data_file(position) for position in _one_of_each(columns, "data", chosen)
+    )
+    for camera in (key for key in reader.info.video_keys if key in cameras):
+        for position in _one_of_each(columns, f"videos/{camera}", chosen):
+            try:
+                found[reader.video_file(position, camera)] = None
+            except MetadataError:
+                continue  # reading the episode says what is wrong with it
+    return list(found)
+
+
+def _one_of_each(
+    columns: Mapping[str, np.ndarray], what: str, positions: np.ndarray
+) -> Iterator[int]:
+    """Yield one position for each file that episodes share; all where they share none."""
+    numbers = [columns.get(f"{what}/{name}_index") for name in ("chunk", "file")]
+    if len(positions) and all(column is not None for column in numbers):
+        pairs = np.stack([column[positions] for column in numbers if column is not None])
+        positions = positions[np.sort(np.unique(pairs, axis=1, return_index=True)[1])]
+    yield from positions.tolist()

@@ -73,12 +73,7 @@ def histogram_files(meta: Path) -> list[Path]:
 
 
 def check_histograms(histograms: Mapping[str, np.ndarray], cameras: Sequence[str]) -> None:
-    """Refuse histograms that no camera of these can have.
-
-    Raises:
-        UnknownKeyError: There is no such camera.
-        ArgumentError: An array is not channels x levels of counts.
-    """
+    """Refuse histograms that no camera of these can have."""
     for key, counts in histograms.items():
         if key not in cameras:
             raise UnknownKeyError(

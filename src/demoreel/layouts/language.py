@@ -9,11 +9,7 @@ from demoreel.errors import TableError
 
 
 def parsed_rows(rows: list[dict[str, Any]] | None, *, key: str, where: str) -> list[dict[str, Any]]:
-    """Return one frame's language rows; tool calls, stored as JSON text, become objects.
-
-    Raises:
-        TableError: The column holds something else, or a tool call is not JSON.
-    """
+    """Return one frame's language rows; tool calls, stored as JSON text, become objects."""
     found = []
     if not isinstance(rows, list | None) or not all(isinstance(row, dict) for row in rows or []):
         raise TableError(

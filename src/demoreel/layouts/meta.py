@@ -110,11 +110,7 @@ class TaskList:
 
 
 def read_tasks(path: Path) -> Tasks:
-    """Read tasks, ``.jsonl`` (v2) or ``.parquet``.
-
-    Raises:
-        MetadataError: The file is missing, cut off, or holds something else.
-    """
+    """Read tasks, ``.jsonl`` (v2) or ``.parquet``."""
     tasks = parse_tasks(path)
     assert tasks is not None  # all that leaves none is fatal
     return Tasks(dict(zip(tasks.indices, tasks.texts, strict=True)))

@@ -29,7 +29,7 @@ from demoreel.errors import (
     VideoError,
     refuse_shortage,
 )
-from demoreel.layouts.base import Column, Reader, VideoClip
+from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.persisted import Identity, PersistedEpisode
 from demoreel.layouts.persisted_files import (
     is_persisted,
@@ -37,6 +37,7 @@ from demoreel.layouts.persisted_files import (
     persisted_folders,
     spill_path,
 )
+from demoreel.media.video import VideoClip
 from demoreel.model import Episodes, Info, Stats, Tasks
 from demoreel.storage.commit.consistent import FolderState
 
@@ -92,10 +93,6 @@ def find_waiting(root: Path, info: Info) -> Waiting:
     """Look for saved episodes that are not committed; costs a stat where none ever was.
 
     Each of them is read as far as rows go, and checked.
-
-    Raises:
-        MetadataError: The dataset's layout is not known.
-        ShortageError: This machine has no more files or memory; that is no damage.
     """
     folders = persisted_folders(root)
     if not folders:
@@ -130,9 +127,6 @@ def refuse_waiting(root: Path, doing: str) -> None:
     Args:
         root: The dataset's folder.
         doing: What is refused, e.g. ``cut``.
-
-    Raises:
-        UnfinishedError: Saved episodes wait.
     """
     waiting = len(persisted_folders(root))
     if waiting:

@@ -50,8 +50,7 @@ from demoreel.layouts.spans import require_frames
 from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.images import decode_depth_image, decode_image
 from demoreel.media.packet_file import read_packets
-from demoreel.media.packets import Codec, PacketIndex, index_packets
-from demoreel.media.video import Video, index_video
+from demoreel.media.video import Codec, PacketIndex, Video, index_packets, index_video
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
 from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.local import LocalFile, open_file
@@ -114,11 +113,7 @@ class PersistedCamera:
         return self.height * self.width * (3 if self.kind == "rgb" else 2)
 
     def video(self, fps: float) -> Video:
-        """Return its frames as a video: packets first, then raw frames.
-
-        Raises:
-            VideoError: The files are not there, or do not hold what the manifest says.
-        """
+        """Return its frames as a video: packets first, then raw frames."""
         try:
             packets = open_file(packets_path(self.base)) if self.safe else None
             raw = open_file(spill_path(self.base)) if len(self.places) else None
@@ -131,11 +126,7 @@ class PersistedCamera:
         return index_video(file, str(self.base), stored=lambda: self._index(packets, fps))
 
     def verify(self, fps: float) -> None:
-        """Decode all frames that were encoded.
-
-        Raises:
-            VideoError: One is damaged, or of another size; ``where`` names camera and frame.
-        """
+        """Decode all frames that were encoded."""
         if not self.safe:
             return
         where: dict[str, Any] = {"camera": self.key, "file": packets_path(self.base)}
@@ -232,11 +223,7 @@ class Manifest:
 
     @property
     def rows(self) -> Path:
-        """Where its rows are.
-
-        Raises:
-            MetadataError: The note names a file that is not the episode's.
-        """
+        """Where its rows are."""
         name = self.note.get("rows")
         if name == ROWS:
             return self.folder / ROWS
@@ -246,12 +233,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and check the manifest of a persisted episode.
-
-    Raises:
-        MetadataError: It is damaged, or says what cannot be; or its folder is a link.
-        VideoError: A file that it names is missing, or too short.
-    """
+    """Read and check the manifest of a persisted episode."""
     path = folder / MANIFEST
     try:
         for each in (folder, folder.parent, folder.parent.parent):
@@ -319,11 +301,7 @@ def _camera(folder: Path, path: Path, said: Mapping[str, Any]) -> PersistedCamer
 
 
 def read_counts(camera: PersistedCamera) -> np.ndarray:
-    """Return the levels of the frames that are encoded: channels x levels.
-
-    Raises:
-        VideoError: The counts are damaged, or not those of so many frames.
-    """
+    """Return the levels of the frames that are encoded: channels x levels."""
     path = counts_path(camera.base)
     shape = (3, 256) if camera.kind == "rgb" else (1, 65536)
     try:
@@ -358,11 +336,7 @@ class PersistedRows:
 
 
 def write_rows(path: Path, rows: PersistedRows, info: Info) -> str:
-    """Write rows and force them to disk; return a digest of the file, for ``read_rows``.
-
-    Raises:
-        OSError: The disk is full.
-    """
+    """Write rows and force them to disk; return a digest of the file, for ``read_rows``."""
     length = len(rows.tasks)
     given = {**rows.columns, **rows.images}
     columns = {key: to_arrow(given[key], info.features[key], length=length) for key in given}
@@ -425,9 +399,6 @@ def read_rows(
         images: Whether the images of image cameras are wanted.
         frames: How many rows are expected: a file that is larger than those can be is not read.
         digest: What ``write_rows`` returned; None if that is not known.
-
-    Raises:
-        TableError: The file is damaged, or not of this dataset.
     """
     try:
         if frames is not None and plain_size(path) > _most_bytes(info, frames):
@@ -543,11 +514,6 @@ class PersistedEpisode:
     Args:
         folder: Its folder.
         info: What the dataset is.
-
-    Raises:
-        MetadataError: Its manifest is damaged, or of another dataset.
-        TableError: Its rows are.
-        VideoError: Frames are missing.
     """
 
     def __init__(self, folder: Path, info: Info) -> None:
@@ -580,12 +546,7 @@ class PersistedEpisode:
                 raise _odd(path, f"camera {camera.key!r} is another than the dataset's")
 
     def verify(self) -> None:
-        """Decode all that was encoded: a commit must not take in what is damaged.
-
-        Raises:
-            VideoError: A packet is damaged; ``where`` names camera and frame.
-            PictureError: An image is, likewise.
-        """
+        """Decode all that was encoded: a commit must not take in what is damaged."""
         for camera in self.manifest.cameras:
             camera.verify(self.manifest.fps)
         for key, images in self.images.items():
@@ -610,11 +571,7 @@ class PersistedEpisode:
 
 
 def plain_size(path: Path) -> int:
-    """Return the size of a file that is one, and no link.
-
-    Raises:
-        OSError: There is none, or it is something else.
-    """
+    """Return the size of a file that is one, and no link."""
     status = os.lstat(path)
     if not stat.S_ISREG(status.st_mode):
         kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}

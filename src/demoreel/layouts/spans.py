@@ -53,9 +53,6 @@ def require_frames(
         hint: What to do about it.
         note: Takes the problem.
         **where: Where it is, for the error.
-
-    Raises:
-        FrameMismatchError: There are more frames, or fewer, and ``note`` refuses that.
     """
     if frames != rows:
         owner = "its episodes have" if shared else "the episode has"

@@ -44,11 +44,7 @@ class AudioSpan:
     is_even: bool = True
 
     def refuse_drift(self) -> None:
-        """Refuse audio that would not stay with its frames.
-
-        Raises:
-            VideoError: The video's frames are spaced in another way than the result's.
-        """
+        """Refuse audio that would not stay with its frames."""
         if not self.is_even:
             raise VideoError(
                 "The video's frames are shown at other times than the dataset's rate says, and "
@@ -84,9 +80,6 @@ def tracks_of(video: Video) -> Tracks:
     """Return what a video's file holds besides its frames.
 
     Cost: one or two small reads of an mp4.
-
-    Raises:
-        VideoError: The file is damaged.
     """
     found = mp4.read_tracks(video.file, name=video.name)
     if found is None:
@@ -131,9 +124,6 @@ def audio_packets(spans: Sequence[AudioSpan], *, seconds: float) -> AudioPackets
     Args:
         spans: What goes where, in order.
         seconds: How long the result is.
-
-    Raises:
-        VideoError: Audio cannot be copied, would drift, or is of different kinds.
     """
     found = _Gathered()
     for span in _joined(spans):

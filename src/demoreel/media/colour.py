@@ -55,7 +55,7 @@ class Kind(NamedTuple):
 
 
 class NoDirectSwscaleError(Exception):
-    """PyAV must do it: its swscale is not to be found, or knows no such frames."""
+    """PyAV must do it: its swscale is not to be found, or does not take such frames."""
 
 
 class DirectSwscale:
@@ -63,9 +63,6 @@ class DirectSwscale:
 
     Args:
         kind: The kind.
-
-    Raises:
-        NoDirectSwscaleError: There is no way to do it here.
     """
 
     def __init__(self, kind: Kind) -> None:
@@ -172,7 +169,7 @@ _GBR_TO_RGB = (1, 2, 0)  # planes come as G, B, R
 _PIXELS_TO_COMPARE = 1 << 16
 _MOST_TRIALS = 64
 
-# PyAV before 17, which lerobot wants, knows no threads= (it converts on one), and takes every
+# PyAV before 17, which lerobot needs, has no threads= (it converts on one), and takes every
 # frame for BT.601 in limited range unless it is told what the frame says of itself.
 _OLD_PYAV = int(av.__version__.split(".")[0]) < 17
 ONE_THREAD: dict[str, Any] = {} if _OLD_PYAV else {"threads": 1}

@@ -14,7 +14,7 @@ import numpy as np
 
 from demoreel.errors import VideoError
 from demoreel.media.mp4 import Tracks
-from demoreel.media.packets import DECODERS, Codec, PacketIndex, index_packets
+from demoreel.media.video import DECODERS, Codec, PacketIndex, index_packets
 from demoreel.storage.local import open_file
 from demoreel.storage.seekable import Bytes, Seekable
 
@@ -36,11 +36,7 @@ _CONTAINED = {
 
 
 def open_container(file: Bytes) -> av.container.InputContainer:
-    """Open a video with FFmpeg's demuxer such that it reads nothing but ``file``.
-
-    Raises:
-        FFmpegError: It is not a container that is read here, or is damaged.
-    """
+    """Open a video with FFmpeg's demuxer such that it reads nothing but ``file``."""
     source: Any = io.BufferedReader(Seekable(file), _BUFFER)
     opened: av.container.InputContainer = av.open(
         source, metadata_errors="replace", container_options=dict(_CONTAINED)
@@ -54,9 +50,6 @@ def read_index(path: str, file: Bytes | None = None) -> PacketIndex:
     Args:
         path: The video.
         file: Its bytes, where ``path`` is only a name for them.
-
-    Raises:
-        VideoError: The file does not open, has no video, or its packets have no position.
     """
     try:
         data = file if file is not None else open_file(path)
@@ -73,11 +66,7 @@ def read_index(path: str, file: Bytes | None = None) -> PacketIndex:
 
 
 def read_tracks(path: str, file: Bytes) -> Tracks:
-    """Return what a video that is no mp4 holds besides its video; its audio is not copied.
-
-    Raises:
-        VideoError: The file does not open.
-    """
+    """Return what a video that is no mp4 holds besides its video; its audio is not copied."""
     try:
         with open_container(file) as container:
             kinds = [stream.type for stream in container.streams]

@@ -1,4 +1,4 @@
-"""Pictures in, one mp4 out, with exactly as many frames as frames.
+"""Images in, one mp4 out, with exactly as many frames as images.
 
 A video that silently lost or gained a frame shifts every frame after it against the
 numbers of its row. So the encoder counts what goes in and what comes out, writes timestamps on
@@ -7,7 +7,9 @@ an exact grid (frame ``i`` at ``i / fps``), and refuses to finish a file where t
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -24,7 +26,6 @@ from av.video.stream import VideoStream
 
 from demoreel.errors import ArgumentError, VideoError
 from demoreel.media.colour import ONE_THREAD
-from demoreel.media.priority import same_priority
 from demoreel.media.settings import (
     LOSSLESS_DEPTH,
     LOSSLESS_DEPTH_16,
@@ -43,6 +44,10 @@ __all__ = [
     "VideoSettings",
 ]
 
+_SEMIPLANAR = ("h264_qsv", "h264_vaapi")
+_LINUX_CAPABILITY_VERSION_3 = 0x20080522
+_CAP_SYS_NICE = 23
+
 
 class PacketLog(Protocol):
     """Where an encoder notes its packets, so that another can go on where it was stopped."""
@@ -55,9 +60,6 @@ class PacketLog(Protocol):
 
     def append(self, frame: int, keyframe: bool, data: bytes) -> None:
         """Note one more packet; it must outlive this process."""
-
-
-_SEMIPLANAR = ("h264_qsv", "h264_vaapi")
 
 
 class VideoEncoder:
@@ -98,10 +100,6 @@ class VideoEncoder:
                 four for large ones.
             log: Where packets are noted before they are written. What it holds already comes first
                 in the video, and ``frames`` counts it; the next frame begins a new GOP.
-
-        Raises:
-            VideoError: The codec cannot store this size or pixel format, or is not in this build
-                of PyAV, or the file cannot be opened.
         """
         self.path = Path(path)
         self.settings = settings or VideoSettings()
@@ -129,7 +127,7 @@ class VideoEncoder:
         except (FFmpegError, OSError, ValueError) as error:
             self.abort()
             raise VideoError(
-                f"Pictures of {width}x{height} cannot be encoded as {self.settings.codec} "
+                f"Images of {width}x{height} cannot be encoded as {self.settings.codec} "
                 f"{self.settings.pix_fmt}: {error}.",
                 hint="try another codec or pix_fmt",
                 file=self.path,
@@ -143,10 +141,6 @@ class VideoEncoder:
 
         Args:
             image: Height x width x 3 uint8 RGB, or height x width uint16 for ``gray12le``.
-
-        Raises:
-            ArgumentError: The frame has another shape or type; nothing was encoded.
-            VideoError: The encoder or the disk failed; the file is of no use, call ``abort()``.
         """
         self.add_frame(self._frame_of(image))
 
@@ -155,9 +149,6 @@ class VideoEncoder:
 
         Args:
             frame: A frame of the video's size and pixel format; its time and kind are set here.
-
-        Raises:
-            VideoError: As for ``add``.
         """
         frame.pts = self.frames
         frame.time_base = 1 / self._rate
@@ -172,11 +163,7 @@ class VideoEncoder:
 
         Args:
             codec_later: Let the codec's threads end with this object, not now: that takes longer
-                than finishing the file, for which somebody may wait.
-
-        Raises:
-            VideoError: No frame was added, the file could not be finished, or the encoder gave
-                another number of packets than it was given frames. The file is then removed.
+                than finishing the file, which may be waited for.
         """
         if self._container is None:
             return self.frames
@@ -347,3 +334,69 @@ def _check_size(path: Path, settings: VideoSettings, width: int, height: int) ->
             hint="use pix_fmt='yuv444p', or codec='av1', 'vp9' or 'mpeg4'",
             file=path,
         )
+
+
+@contextlib.contextmanager
+def same_priority() -> Iterator[None]:
+    """Give threads that start inside the block the scheduling this thread had; and it, too.
+
+    SVT-AV1 makes the threads that it starts, and the one that starts it, the most urgent of the
+    machine (``SCHED_FIFO``, 99) wherever it may: for root, so in most containers, and for users
+    with a real-time limit. A control loop then waits for the encoder, whatever its own priority.
+
+    Costs 0.1 ms. Does nothing where there is no ``/proc``.
+    """
+    before = threads_of_this_process()
+    if not before:
+        yield
+        return
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        for thread in (threads_of_this_process() - before) | {threading.get_native_id()}:
+            # One that has ended in the meantime needs nothing.
+            with contextlib.suppress(OSError):
+                if os.sched_getscheduler(thread) != policy:
+                    os.sched_setscheduler(thread, policy, parameters)
+
+
+def threads_of_this_process() -> set[int]:
+    """Return the threads of this process; none where there is no ``/proc``."""
+    try:
+        return {int(name) for name in os.listdir("/proc/self/task")}
+    except OSError:
+        return set()
+
+
+def renounce_urgency() -> None:
+    """Give up this thread's right, and that of threads it starts, to become more urgent.
+
+    For a process that only encodes: what is not allowed need not be undone, not even for an
+    instant. Does nothing where the system has no such rights.
+    """
+    import ctypes
+    import resource
+
+    # There are two ways to be allowed: a limit above 0, and a capability.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
+
+    class Header(ctypes.Structure):
+        _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+    class Rights(ctypes.Structure):
+        _fields_ = (
+            ("effective", ctypes.c_uint32),
+            ("permitted", ctypes.c_uint32),
+            ("inheritable", ctypes.c_uint32),
+        )
+
+    libc = ctypes.CDLL(None)
+    if not (hasattr(libc, "capget") and hasattr(libc, "capset")):
+        return
+    header, rights = Header(_LINUX_CAPABILITY_VERSION_3, 0), (Rights * 2)()
+    if libc.capget(ctypes.byref(header), ctypes.byref(rights)) == 0:
+        rights[0].effective &= ~(1 << _CAP_SYS_NICE)
+        rights[0].permitted &= ~(1 << _CAP_SYS_NICE)
+        libc.capset(ctypes.byref(header), ctypes.byref(rights))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from demoreel.errors import VideoError
-from demoreel.media.packets import Codec, PacketIndex, index_packets
+from demoreel.media.video import Codec, PacketIndex, index_packets
 from demoreel.model.limits import limit, refuse_above
 from demoreel.storage.seekable import Bytes
 
@@ -75,10 +75,7 @@ def read_index(
     Args:
         file: The video's bytes.
         name: Its path, for errors.
-        moov_at: Offset and size of ``moov`` where someone has noted them: saves looking for it.
-
-    Raises:
-        VideoError: The file is empty or cut off, or its tables contradict themselves.
+        moov_at: Offset and size of ``moov`` where they were noted: saves looking for it.
     """
     moov = _noted_moov(file, moov_at) or _find_moov(file, name)
     if moov is None:
@@ -130,11 +127,7 @@ class Description:
 
 
 def read_description(file: Bytes, *, name: str) -> Description | None:
-    """Return how an mp4 describes its video track; None where it needs a demuxer.
-
-    Raises:
-        VideoError: The file is empty or cut off.
-    """
+    """Return how an mp4 describes its video track; None where it needs a demuxer."""
     moov = _find_moov(file, name)
     if moov is None or _child(moov, b"mvex") is not None or _child(moov, b"cmov") is not None:
         return None
@@ -208,9 +201,6 @@ def read_tracks(file: Bytes, *, name: str) -> Tracks | None:
     """Return what an mp4 holds besides its video; None if this is no mp4.
 
     Cost: the same one or two small reads as ``read_index``.
-
-    Raises:
-        VideoError: The file is empty or cut off, or its tables are damaged.
     """
     moov = _find_moov(file, name)
     if moov is None:
@@ -298,7 +288,7 @@ def _audio_track(track: bytes, moov: bytes, file_size: int) -> AudioTrack:
 
 
 def _noted_moov(file: Bytes, place: tuple[int, int] | None) -> bytes | None:
-    """Return the content of ``moov`` if it is where someone says; None if it is not."""
+    """Return the content of ``moov`` if it is where it was noted; None if it is not."""
     if place is None or not 8 < place[1] <= limit("MOOV_BYTES"):
         return None
     box = file.read(*place)

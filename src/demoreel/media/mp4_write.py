@@ -93,10 +93,6 @@ class SplicedVideo(ReadsNow):
         frames: How many it has: as many as packets.
         size: Its bytes.
         identity: Changes when the bytes do.
-
-    Raises:
-        ArgumentError: There are no packets.
-        VideoError: Audio cannot be copied, or is of different kinds.
     """
 
     def __init__(
@@ -127,11 +123,7 @@ class SplicedVideo(ReadsNow):
         self.identity = (zlib.crc32(self._head), places)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes there; fewer than ``length`` only where the video ends.
-
-        Raises:
-            VideoError: A source ends before its packets do.
-        """
+        """Return the bytes there; fewer than ``length`` only where the video ends."""
         stop = min(offset + length, self.size)
         parts = []
         while 0 <= offset < stop:
@@ -149,12 +141,7 @@ class SplicedVideo(ReadsNow):
         return b"".join(parts)
 
     def write_to(self, handle: int) -> None:
-        """Write all of it to an open file, from where that stands. It is not forced to disk.
-
-        Raises:
-            VideoError: A source ends before its packets do.
-            OSError: The disk is full or not writable.
-        """
+        """Write all of it to an open file, from where that stands. It is not forced to disk."""
         output = _Output(handle)
         output.write(self._head)
         for video, offset, length in self._pieces:
@@ -182,11 +169,6 @@ def write_packets(
 
     Returns:
         Frames in the file: as many as packets.
-
-    Raises:
-        ArgumentError: There are no packets.
-        VideoError: A source ends before its packets do, or audio cannot be copied.
-        OSError: The disk is full or not writable.
     """
     video = SplicedVideo(runs, description=description, fps=fps, audio=audio)
     target = Path(path)

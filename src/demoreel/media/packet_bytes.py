@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import VideoError
-from demoreel.media.packets import Codec, PacketIndex
+from demoreel.media.video import Codec, PacketIndex
 from demoreel.storage.arrow import as_numpy
 
 PACKETS_COLUMN = "demoreel_packets"
@@ -83,9 +83,6 @@ def decode_packets(data: bytes, *, video_bytes: int, name: str) -> PacketIndex |
     Returns:
         The index; None where the bytes are of a later description than this, or of another video,
         so that the video's own table must be read.
-
-    Raises:
-        VideoError: The bytes are damaged.
     """
     try:
         with pa.ipc.open_stream(data) as stream:

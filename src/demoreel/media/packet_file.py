@@ -31,9 +31,6 @@ def rewrite_packets(path: Path, packets: int) -> None:
 
     After an fsync that failed the system counts what it could not write as written, and a second
     fsync would not try again. An encoder may note more packets meanwhile.
-
-    Raises:
-        OSError: The disk fails.
     """
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -73,11 +70,7 @@ class PacketTable:
 
 
 def read_packets(file: LocalFile, count: int) -> PacketTable:
-    """Return where the first packets lie, and read none of them; the file may be a stranger's.
-
-    Raises:
-        VideoError: The file does not hold so many, or is something else.
-    """
+    """Return where the first packets lie, and read none of them; the file may be a stranger's."""
     start = len(_MAGIC) + _HEADER.size
     head = file.read(0, start)
     if len(head) < start or not head.startswith(_MAGIC):
@@ -120,11 +113,7 @@ class PacketFile:
         self._end = 0
 
     def begin(self, header: bytes) -> None:
-        """Note the codec's header, or compare it with the one that is there.
-
-        Raises:
-            VideoError: The packets were made with another header: they do not go together.
-        """
+        """Note the codec's header, or compare it with the one that is there."""
         head = _MAGIC + _HEADER.pack(len(header)) + header
         if self._keep and os.pread(self._handle, len(head), 0) != head:
             raise VideoError(
@@ -138,11 +127,7 @@ class PacketFile:
         self._end = len(head)
 
     def replay(self) -> Iterator[tuple[int, bool, bytes]]:
-        """Yield the packets that are kept, then cut off the rest.
-
-        Raises:
-            VideoError: The file does not hold so many.
-        """
+        """Yield the packets that are kept, then cut off the rest."""
         for number in range(self._keep):
             head = os.pread(self._handle, _RECORD.size, self._end)
             size, frame, keyframe = (
@@ -156,11 +141,7 @@ class PacketFile:
         os.ftruncate(self._handle, self._end)
 
     def append(self, frame: int, keyframe: bool, data: bytes) -> None:
-        """Note one more packet.
-
-        Raises:
-            OSError: The disk is full.
-        """
+        """Note one more packet."""
         record = _RECORD.pack(len(data), frame, keyframe) + data
         self._write(record, self._end)
         self._end += len(record)

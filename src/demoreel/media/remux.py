@@ -58,9 +58,6 @@ def probe(path: str | os.PathLike[str]) -> tuple[Signature, int]:
     """Return what decides whether this video can be joined with another, and how many it shows.
 
     Reads only the header of an mp4; other containers are read through.
-
-    Raises:
-        VideoError: The file is missing or is no video.
     """
     with _opened(path) as (container, stream):
         found = _signature(container, stream)
@@ -88,12 +85,6 @@ def join(
 
     Returns:
         Frames in the result: the sum of the sources' frames.
-
-    Raises:
-        ArgumentError: There are no sources.
-        VideoError: A source is missing or broken, has audio or other tracks, hides frames by an
-            edit list, shows two frames at the same time, or differs from the first in codec, size,
-            pixel format or header.
     """
     if not sources:
         raise ArgumentError("There are no videos to join.", target=target)

@@ -1,29 +1,103 @@
-"""One batch: a take of rows, a plan of images, one round of decoding."""
+"""One batch: windows around its frames, a take of rows, a plan of images, one round of decoding."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from demoreel.errors import ArgumentError, UnknownKeyError, nearest
 from demoreel.layouts.base import Column, Reader
+from demoreel.media.decode import DecodePool, Job
 from demoreel.model.depth import DepthUnit
 from demoreel.read.cameras import Allocate, Camera, Prepared, Size
-from demoreel.read.pool import DecodePool, Job
-from demoreel.read.windows import Expanded, expand
 from demoreel.storage.forks import renew_in_children
 from demoreel.storage.threads import think_ahead
+
+Offsets = Iterable[int] | Iterable[float]
+Windows = Mapping[str, Offsets]
+"""Feature key -> offsets from the current frame: integers are frames, floats are seconds."""
 
 Batch = dict[str, Any]
 """Feature key -> a column with one entry per sample: an array, or a list for text."""
 
-_MOST = 8  # announced batches that are kept until they are read
+_MOST_AHEAD = 8  # announced batches that are kept until they are read
+_WORTH_KEEPING = 1 << 20
+_MOST_KEPT = 1 << 30
+_MOST_BLOCKS = 8
+_ALIGNMENT = 64
+
+
+def frame_offsets(
+    windows: Windows, *, known: Iterable[str], fps: float, tolerance_s: float
+) -> dict[str, np.ndarray]:
+    """Translate windows into frame offsets."""
+    names = list(known)
+    offsets: dict[str, np.ndarray] = {}
+    off_grid: dict[str, list[float]] = {}
+    for key, values in windows.items():
+        if key not in names:
+            raise UnknownKeyError(
+                f"There is no feature {key!r} to take a window of.", hint=nearest(key, names)
+            )
+        listed = list(values)
+        if not listed:
+            raise ArgumentError(f"The window of {key!r} is empty.")
+        bad = [value for value in listed if not _on_grid(value, fps, tolerance_s)]
+        if bad:
+            off_grid[key] = bad
+        else:
+            frames = [v if _is_frames(v) else round(v * fps) for v in listed]
+            offsets[key] = np.array(frames, dtype=np.int64)
+    if off_grid:
+        lines = "; ".join(f"{key}: {values}" for key, values in off_grid.items())
+        raise ArgumentError(
+            f"These offsets are not multiples of 1/{fps:g} s within {tolerance_s:g} s: {lines}.",
+            hint="give seconds that fall on frames, or integers, which are frames",
+        )
+    return offsets
+
+
+def _is_frames(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _on_grid(value: float, fps: float, tolerance_s: float) -> bool:
+    if _is_frames(value):
+        return True
+    if not isinstance(value, (float, np.floating)) or not np.isfinite(value):
+        return False
+    return bool(abs(value * fps - round(value * fps)) / fps <= tolerance_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """Rows of a window for each sample.
+
+    Attributes:
+        rows: Positions in the dataset (samples, offsets), clamped to each sample's episode.
+        is_pad: Where clamping was needed.
+    """
+
+    rows: np.ndarray
+    is_pad: np.ndarray
+
+
+def expand(rows: np.ndarray, offsets: np.ndarray, start: np.ndarray, stop: np.ndarray) -> Expanded:
+    """Expand rows by offsets; ``start`` and ``stop`` are the edges of each row's episode."""
+    wanted = rows[:, None] + offsets[None, :]
+    low, high = start[:, None], stop[:, None] - 1
+    return Expanded(
+        rows=np.minimum(np.maximum(wanted, low), high),
+        is_pad=(wanted < low) | (wanted > high),
+    )
 
 
 class BatchReader:
@@ -48,11 +122,16 @@ class BatchReader:
         depth_unit: DepthUnit,
         threads: int | None,
     ) -> None:
+        if depth_unit not in ("mm", "m"):
+            raise ArgumentError(f"depth_unit must be 'mm' or 'm', not {depth_unit!r}.")
+        if threads is not None and threads < 1:
+            raise ArgumentError(f"decode_threads must be at least 1, not {threads}.")
+        size = None if size is None else _checked_size(size)
         self._reader = reader
         self._offsets = dict(offsets)
         features = reader.info.features
         self._cameras = {key: Camera(reader, features[key], size, depth_unit) for key in cameras}
-        self._columns = [key for key, f in features.items() if not f.is_camera]
+        self._columns = [key for key, feature in features.items() if not feature.is_camera]
         videos = [key for key in cameras if features[key].is_video]
         rest = [key for key in features if key not in videos]
         self._order = videos + [k for k in rest if k in self._cameras or k in self._columns]
@@ -97,7 +176,7 @@ class BatchReader:
         return batch
 
     def prefetch(self, rows: np.ndarray) -> None:
-        """Begin to fetch what a batch of these positions will need.
+        """Begin to fetch what a batch of these positions will need; nothing if it is local.
 
         Returns at once. The next ``read`` of exactly these positions, in this order, finds it.
         """
@@ -105,6 +184,8 @@ class BatchReader:
             self._ahead.begin(rows, lambda: self._plan(rows, self._windows(rows)))
 
     def _windows(self, rows: np.ndarray) -> dict[str, Expanded]:
+        if not self._offsets:
+            return {}
         episodes = self._reader.episodes
         positions = episodes.positions_of_rows(rows)
         start, stop = episodes.start[positions], episodes.start[positions + 1]
@@ -181,7 +262,7 @@ class _Ahead:
         with self._lock:
             if key not in self._plans:
                 self._plans[key] = think_ahead(prepare)
-                while len(self._plans) > _MOST:
+                while len(self._plans) > _MOST_AHEAD:
                     self._plans.popitem(last=False)
 
     def take(self, rows: np.ndarray) -> _Plan | None:
@@ -191,6 +272,12 @@ class _Ahead:
         with self._lock:
             future = self._plans.pop(rows.tobytes(), None)
         return None if future is None else future.result()
+
+
+def _checked_size(size: Size) -> Size:
+    if len(size) != 2 or not all(isinstance(s, (int, np.integer)) and s > 0 for s in size):
+        raise ArgumentError(f"image_size must be (height, width) in pixels, not {size!r}.")
+    return (int(size[0]), int(size[1]))
 
 
 def _folded(column: Column, shape: tuple[int, ...]) -> Column:
@@ -206,3 +293,57 @@ def sample_of(batch: Batch, place: int) -> dict[str, Any]:
         key: np.asarray(column[place]) if isinstance(column, np.ndarray) else column[place]
         for key, column in batch.items()
     }
+
+
+class Recycler:
+    """Hands out uninitialised arrays, and takes their memory back when they are gone.
+
+    Fresh memory costs a page fault per 4 KiB: for windows of video that is more than reading the
+    rows. A training loop drops a batch every step, so its memory can serve the next one.
+
+    An array's memory returns only when the array, every view of it and every tensor made from
+    it have been freed, because each of them keeps the array object alive.
+    """
+
+    def __init__(self) -> None:
+        self._free: deque[np.ndarray] = deque()
+        self._lock = threading.RLock()  # a finalizer may run while this thread holds it
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """Return an uninitialised array."""
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if size < _WORTH_KEEPING:
+            return np.empty(shape, dtype)
+        block = self._take(size)
+        # Through ``data``, a memoryview: numpy lets views of views point at the first array in a
+        # chain of arrays, and that must be the one whose end is watched, not the block.
+        array = np.frombuffer(block.data, dtype, size // dtype.itemsize)
+        weakref.finalize(array, self._give_back, block).atexit = False
+        return array.reshape(shape)
+
+    def _take(self, size: int) -> np.ndarray:
+        with self._lock:
+            for block in self._free:
+                if block.nbytes == size:
+                    self._remove(block)
+                    return block
+        return _fresh(size)
+
+    def _remove(self, block: np.ndarray) -> None:
+        self._free = deque(other for other in self._free if other is not block)
+
+    def _give_back(self, block: np.ndarray) -> None:
+        with self._lock:
+            self._free.append(block)
+            while (
+                len(self._free) > _MOST_BLOCKS
+                or sum(kept.nbytes for kept in self._free) > _MOST_KEPT
+            ):
+                self._free.popleft()
+
+
+def _fresh(size: int) -> np.ndarray:
+    """Return bytes that begin where processors like rows of pixels to begin."""
+    block = np.empty(size + _ALIGNMENT, np.uint8)
+    skipped = -int(block.__array_interface__["data"][0]) % _ALIGNMENT
+    return block[skipped : skipped + size]

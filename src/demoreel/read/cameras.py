@@ -1,4 +1,4 @@
-"""Pictures of a batch: frames deduplicated, grouped by where decoding begins, decoded once each."""
+"""Images of a batch: frames deduplicated, grouped by where decoding begins, decoded once each."""
 
 from __future__ import annotations
 
@@ -17,19 +17,16 @@ from demoreel.errors import (
 )
 from demoreel.layouts.base import Reader
 from demoreel.media.colour import depth_codes
-from demoreel.media.decode import Decoder, GopSpan, group_frames
-from demoreel.media.depth import depth_table
+from demoreel.media.decode import Decoder, GopSpan, Job, begin_loading, group_frames
 from demoreel.media.images import (
     decode_depth_image,
     decode_image,
     image_size,
     paint_image,
 )
-from demoreel.media.preload import begin_loading
 from demoreel.media.video import Video
 from demoreel.model import Feature
-from demoreel.model.depth import DepthUnit
-from demoreel.read.pool import Job
+from demoreel.model.depth import DepthUnit, depth_table
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 """Makes an uninitialised array: plain memory, or memory that a torch tensor shares."""
@@ -39,7 +36,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Pictures of one camera that only have to be decoded.
+    """Images of one camera that only have to be decoded.
 
     Attributes:
         shape: Of the array for them: (rows, channels, height, width).
@@ -79,6 +76,8 @@ class Camera:
         self._unit = depth_unit
         self.declared: Size = feature.image_shape[:2]
         self.in_tables = reader.in_tables(feature.key)
+        self._channels = 1 if feature.is_depth else 3
+        self._dtype = np.dtype(np.float32 if feature.is_depth else np.uint8)
         code = feature.depth_code
         self._depth = depth_table(code, unit=depth_unit) if code and feature.is_video else None
 
@@ -91,25 +90,24 @@ class Camera:
         firsts = np.full(len(unique), -1)
         firsts[places[::-1]] = np.arange(len(rows))[::-1]
         size, jobs = (self._image_jobs if self.in_tables else self._video_jobs)(unique, firsts)
-        channels = 1 if self.feature.is_depth else 3
-        shape = (len(rows), channels, *(self._size or size))
+        shape = (len(rows), self._channels, *(self._size or size))
         return Prepared(shape, self._dtype, jobs, _copies(places, firsts))
 
     def plan(self, rows: np.ndarray, allocate: Allocate) -> tuple[np.ndarray, Iterator[Job]]:
         """Return the array for these rows' images, and the jobs that fill it."""
         return self.prepare(rows).fill(allocate)
 
-    @property
-    def _dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float32 if self.feature.is_depth else np.uint8)
-
     def _video_jobs(self, rows: np.ndarray, targets: np.ndarray) -> tuple[Size, Iterator[_Images]]:
         episodes = self._reader.episodes
         positions = episodes.positions_of_rows(rows)
         videos: dict[str, tuple[Video, list[np.ndarray], list[np.ndarray]]] = {}
         cuts = np.flatnonzero(np.diff(positions)) + 1  # rows ascend, so episodes do too
-        for part, part_targets in zip(np.split(rows, cuts), np.split(targets, cuts), strict=True):
-            position = int(episodes.positions_of_rows(part[:1])[0])
+        for position, part, part_targets in zip(
+            positions[[0, *cuts]].tolist(),
+            np.split(rows, cuts),
+            np.split(targets, cuts),
+            strict=True,
+        ):
             clip = self._reader.clip(position, self.feature.key)
             codec = clip.video.index.codec
             self._refuse_size((codec.height, codec.width), clip.video.name, position=position)

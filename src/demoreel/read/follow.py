@@ -1,7 +1,7 @@
 """How an open dataset stays valid while another process appends to it.
 
-A recorder adds episodes and merges small files; files that an open reader knows vanish, or others
-take their names. The metadata's files tell (``storage/commit/consistent.py``): where one is
+A recorder adds episodes and merges small files; files that an open reader has seen vanish, or
+others take their names. The metadata's files tell (``storage/commit/consistent.py``): where one is
 missing, or was opened that may belong to a later state, the dataset is opened again, and what was
 asked for is read from there. The sample space stays that of the first opening.
 
@@ -123,11 +123,7 @@ def known_of(reader: Reader, episodes: int | None = None, tasks: int | None = No
 
 
 def refuse_unknown(reader: Reader, known: Known) -> None:
-    """Refuse a dataset that does not begin with these episodes.
-
-    Raises:
-        DatasetChangedError: An episode is missing, is of another length, or is another one.
-    """
+    """Refuse a dataset that does not begin with these episodes."""
     count = known.episodes
     if len(reader.episodes) < count or _lengths_of(reader, count) != known.digest:
         raise _changed(reader, "its episodes are others, or of other lengths")
@@ -196,9 +192,6 @@ def refuse_other(before: Reader, now: Reader) -> None:
     Args:
         before: The dataset as it was opened.
         now: The dataset as it lies there now.
-
-    Raises:
-        DatasetChangedError: It is another one.
     """
     if before.state is not None and not before.state.is_same_folder():
         raise _changed(before, "another folder has taken its place")

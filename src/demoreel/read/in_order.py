@@ -8,23 +8,32 @@ bytes however long the GOPs are.
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
 
-from demoreel.errors import DemoreelError, PictureError, VideoError
-from demoreel.layouts.base import Reader, VideoClip
+from demoreel.errors import (
+    ArgumentError,
+    DemoreelError,
+    FrameMismatchError,
+    PictureError,
+    VideoError,
+)
+from demoreel.layouts.base import Reader
 from demoreel.layouts.columns import FEW_BYTES, image_steps
 from demoreel.media.colour import depth_codes
-from demoreel.media.decode import Decoder, GopSpan
-from demoreel.media.packets import PacketIndex
-from demoreel.media.video import Video
+from demoreel.media.decode import Decoder, GopSpan, default_threads
+from demoreel.media.images import ImageCodec, decode_image, encode_image, image_size
+from demoreel.media.video import PacketIndex, Video, VideoClip
 from demoreel.model import Feature
+from demoreel.read.cameras import wrong_size
 
 T = TypeVar("T")
 Lane = TypeVar("Lane", bound=Hashable)
@@ -34,6 +43,11 @@ Job = Callable[[Decoder], Iterable[T]]
 
 _FRAMES_IN_RUN = 32  # at least, where the GOP is shorter
 _AHEAD = 2  # jobs a thread that are begun or wait for a thread
+
+MOST_ROWS = 256
+"""Rows in a portion, at most."""
+
+_BYTES_WAITING = 64 << 20
 
 
 def in_order(
@@ -136,11 +150,7 @@ class ReorderBuffer(Generic[Lane, T]):
             return place
 
     def put(self, place: _Place[T], item: T) -> None:
-        """Add the next thing of a job; waits while there is no room.
-
-        Raises:
-            Stopped: It will not be taken.
-        """
+        """Add the next thing of a job; waits while there is no room."""
         lane = place.lane
         with self._changed:
             while self._is_full and not (lane.places[0] is place and not lane.ready):
@@ -273,11 +283,7 @@ class FrameRuns:
         self.lock = threading.Lock()  # readers hand out rows to one thread at a time
 
     def of(self, camera: Feature, first: int, stop: int) -> Iterator[VideoRun | ImageRun]:
-        """Yield a camera's runs in the episodes at positions ``first`` to ``stop`` - 1, in order.
-
-        Raises:
-            VideoError: A video is missing.
-        """
+        """Yield a camera's runs in the episodes at ``first`` to ``stop`` - 1, in order."""
         if self.reader.in_tables(camera.key):
             start = self.reader.episodes.start
             rows = np.arange(int(start[first]), int(start[stop]))
@@ -347,11 +353,7 @@ class VideoRun:
     def decode(
         self, decoder: Decoder, image: Callable[[bytes], T], frame: Callable[[np.ndarray], T]
     ) -> Iterator[T]:
-        """Yield what is made of each frame: 8-bit RGB, or 12-bit codes of depth.
-
-        Raises:
-            VideoError: A frame does not decode.
-        """
+        """Yield what is made of each frame: 8-bit RGB, or 12-bit codes of depth."""
         number: int | None = None
         try:
             span = GopSpan(self.video.index, self.video.file, self.video.name, (*self.frames,))
@@ -379,11 +381,7 @@ class ImageRun:
     def decode(
         self, decoder: Decoder, image: Callable[[bytes], T], frame: Callable[[np.ndarray], T]
     ) -> Iterator[T]:
-        """Yield what is made of each image.
-
-        Raises:
-            PictureError: An image does not decode.
-        """
+        """Yield what is made of each image."""
         with self._of.lock:
             held = self._of.reader.encoded(np.arange(self.row, self.stop), self.camera.key)
         for row, data in enumerate(held, self.row):
@@ -392,3 +390,82 @@ class ImageRun:
             except PictureError as error:
                 raise self._of.located(error, self.camera, row) from error
             yield made
+
+
+def encoded_images(
+    reader: Reader,
+    *,
+    first: int,
+    stop: int,
+    codec: ImageCodec,
+    threads: int | None = None,
+) -> Generator[dict[str, list[bytes]]]:
+    """Encode every camera's frames of the episodes at positions ``first`` to ``stop`` - 1.
+
+    Cost: see ``FrameRuns``. At most 64 MiB of encoded images wait for the caller.
+
+    Depth videos give their 12-bit codes as PNG of 16 bits, whatever the codec. Depth images in
+    tables stay as they are: they are without loss already.
+
+    Args:
+        reader: The dataset's layout.
+        first: Position of the first episode.
+        stop: One past the position of the last.
+        codec: How to encode; ``source`` keeps the bytes of images that lie in tables.
+        threads: How many decode and encode; None is every core. There are at least as many as
+            cameras.
+
+    Returns:
+        Portions of consecutive rows, at most 256: for each camera, as many encoded images. A
+        dataset without cameras has none.
+    """
+    if not 0 <= first <= stop <= len(reader.episodes):
+        raise ArgumentError(
+            f"There are no episodes at positions {first} to {stop}.",
+            hint=f"the dataset has {len(reader.episodes)}",
+            dataset=reader.root,
+        )
+    if threads is not None and threads < 1:
+        raise ArgumentError(f"threads must be at least 1, not {threads}.")
+    cameras = [reader.info.features[key] for key in reader.info.cameras]
+    for camera in cameras:
+        if codec.name == "source" and not reader.in_tables(camera.key):
+            raise ArgumentError(
+                "Video frames have no source image bytes to keep.",
+                hint="choose jpeg, png or webp-lossless",
+                dataset=reader.root,
+                camera=camera.key,
+            )
+    return _portions(reader, cameras, first, stop, codec, threads or default_threads())
+
+
+def _portions(
+    reader: Reader, cameras: list[Feature], first: int, stop: int, codec: ImageCodec, threads: int
+) -> Generator[dict[str, list[bytes]]]:
+    if not cameras:
+        return
+    runs = FrameRuns(reader)
+    # In the order of rows over all cameras: then the row that the caller waits for is always being
+    # worked on, also when all other threads wait for the caller.
+    merged = heapq.merge(*(runs.of(c, first, stop) for c in cameras), key=lambda run: run.row)
+    jobs = ((run.camera.key, partial(_encoded, run, codec)) for run in merged)
+    keys = [camera.key for camera in cameras]
+    yield from in_order(jobs, keys, threads=threads, most=MOST_ROWS, room=_BYTES_WAITING, size=len)
+
+
+def _encoded(run: VideoRun | ImageRun, codec: ImageCodec, decoder: Decoder) -> Iterator[bytes]:
+    declared = run.camera.image_shape[:2]
+    keep = codec.name == "source" or run.camera.is_depth
+
+    def image(data: bytes) -> bytes:
+        found = image_size(data)
+        if found != declared:
+            raise PictureError(wrong_size(found, declared))
+        return data if keep else encode_image(decode_image(data, on_desk=True), codec)
+
+    def frame(shown: np.ndarray) -> bytes:
+        if shown.shape[:2] != declared:
+            raise FrameMismatchError(wrong_size(shown.shape[:2], declared))
+        return encode_image(shown, codec)
+
+    return run.decode(decoder, image, frame)

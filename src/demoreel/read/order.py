@@ -153,5 +153,5 @@ class Share:
 
 
 def _every(count: int, first: int, stride: int) -> int:
-    """Return how many of ``count`` things someone gets who takes every ``stride``-th."""
+    """Return how many of ``count`` things taking every ``stride``-th gives."""
     return max(0, -(-(count - first) // stride))

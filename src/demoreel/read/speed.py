@@ -15,21 +15,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 
-from demoreel.errors import ArgumentError
+from demoreel.errors import ArgumentError, VideoError
 from demoreel.layouts.base import Reader
-from demoreel.media.decode import Decoder, GopSpan, group_frames
-from demoreel.media.preload import load
+from demoreel.media.decode import DecodePool, Decoder, GopSpan, Job, byte_ranges, group_frames
 from demoreel.media.video import Video
 from demoreel.model import Feature
+from demoreel.read.batch import expand
 from demoreel.read.cameras import Camera
 from demoreel.read.dataset import Dataset
-from demoreel.read.pool import DecodePool, Job
-from demoreel.read.windows import expand
+from demoreel.storage.local import LocalFile, open_file
+from demoreel.storage.seekable import Bytes
 
 ROUNDS = 9
 
@@ -84,10 +84,6 @@ def measure_speed(
         threads: Threads that decode; by default every core.
         seed: Draws the frames.
         progress: Called with the share that is done, 0 to 1.
-
-    Raises:
-        ArgumentError: A number is not positive.
-        DemoreelError: What opening or reading the dataset raises.
     """
     _refuse_nonsense(window=window, batch_size=batch_size, seconds=seconds)
     started = time.perf_counter()
@@ -243,3 +239,44 @@ def spans(reader: Reader, camera: Feature, rows: np.ndarray) -> Iterator[GopSpan
     for video, parts in videos.values():
         for group in group_frames(video.index, np.unique(np.concatenate(parts))):
             yield GopSpan(video.index, video.file, video.name, group)
+
+
+class _Loaded:
+    """A part of a video's bytes, held in memory; what lies outside is read from the video.
+
+    Attributes:
+        size: Bytes held.
+    """
+
+    __slots__ = ("_begin", "_behind", "_data", "_identity", "size")
+
+    def __init__(self, begin: int, data: bytes, behind: Bytes) -> None:
+        self._begin = begin
+        self._data = data
+        # By its path, a local file is opened again: thousands of GOP spans may wait at once.
+        self._behind: Bytes | str = behind.path if isinstance(behind, LocalFile) else behind
+        self._identity = behind.identity if isinstance(behind, LocalFile) else None
+        self.size = len(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes there, by their position in the video."""
+        start = offset - self._begin
+        if start >= 0 and start + length <= self.size:
+            return self._data[start : start + length]
+        # A GOP span that seems damaged is tried once more, from further back.
+        if not isinstance(self._behind, str):
+            return self._behind.read(offset, length)
+        behind = open_file(self._behind)
+        if behind.identity != self._identity:
+            raise VideoError(
+                "A video was replaced while it was being read.",
+                hint="another process writes to the dataset; read again",
+                file=self._behind,
+            )
+        return behind.read(offset, length)
+
+
+def load(gop_span: GopSpan) -> GopSpan:
+    """Return the GOP span with its bytes in memory; it holds no local file open."""
+    [(begin, length)] = byte_ranges([gop_span])
+    return replace(gop_span, file=_Loaded(begin, gop_span.file.read(begin, length), gop_span.file))

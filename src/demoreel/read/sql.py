@@ -26,10 +26,9 @@ from demoreel.layouts.row_tables import (
     table_with_engine,
     video_table,
 )
-from demoreel.layouts.v3.metadata import V3Metadata
+from demoreel.layouts.v3.reader import V3Metadata
 from demoreel.model import Feature
-from demoreel.read.condition_values import NotUnderstood
-from demoreel.read.conditions import ColumnNode, Dialect, condition_sql
+from demoreel.read.conditions import ColumnNode, Dialect, NotUnderstood, condition_sql
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -57,11 +56,6 @@ def query(reader: Reader, positions: np.ndarray, text: str) -> pa.Table:
         reader: The dataset.
         positions: The episodes whose rows the query sees.
         text: One SELECT in DuckDB's SQL, over ``TABLES``.
-
-    Raises:
-        ArgumentError: It is not one SELECT, or DuckDB does not accept it.
-        TableError: A table is missing or damaged.
-        MissingExtraError: DuckDB is not installed.
     """
     refused: list[DemoreelError] = []
     with _database(reader, refused) as database:
@@ -82,7 +76,7 @@ def _database(reader: Reader, refused: Sequence[DemoreelError]) -> Iterator[Duck
 
     Args:
         reader: The dataset.
-        refused: What its tables refused while they were scanned; DuckDB knows the text alone.
+        refused: What its tables refused while they were scanned; DuckDB passes on the text alone.
     """
     duckdb = _import_duckdb()
     with duckdb.connect() as database:
@@ -108,10 +102,6 @@ def check_expression(text: str, *, what: str) -> None:
     Args:
         text: What a query is about to hold in parentheses.
         what: What the text is, for the error.
-
-    Raises:
-        ArgumentError: It is not; it might close the parentheses, or go on after an expression.
-        MissingExtraError: DuckDB is not installed.
     """
     duckdb = _import_duckdb()
     with duckdb.connect() as database:
@@ -330,11 +320,6 @@ def episodes_where(reader: Reader, positions: np.ndarray, condition: str) -> np.
         reader: The dataset.
         positions: Episodes.
         condition: An SQL expression over the columns of ``frames``.
-
-    Raises:
-        ArgumentError: The condition is not understood, or no frame meets it.
-        TableError: A table is missing or damaged.
-        MissingExtraError: The dataset is no Lance dataset, and DuckDB is not installed.
     """
     if not condition.strip():
         raise ArgumentError("filter= is empty.", hint="leave it out to read all episodes")
@@ -364,7 +349,7 @@ def _numbers_where(reader: Reader, positions: np.ndarray, condition: str) -> np.
     if isinstance(reader, PendingReader) and _has_engine(reader.base):
         waiting = positions[positions >= reader.committed]
         found = _numbers_where(reader.base, positions, condition)
-        if len(waiting):  # which the table knows nothing of
+        if len(waiting):  # which are not in the table
             found = np.concatenate([found, _asked_of_duckdb(reader, waiting, condition)])
         return found
     return _asked_of_duckdb(reader, positions, condition)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demoreel.errors import ArgumentError, MissingExtraError, UnknownKeyError, nearest
-from demoreel.media.image_encode import ImageCodec, encode_image
+from demoreel.media.images import ImageCodec, encode_image
 from demoreel.model import Feature
 from demoreel.storage.place import RemotePlace
 

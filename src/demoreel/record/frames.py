@@ -13,8 +13,8 @@ import numpy as np
 from demoreel.errors import ArgumentError, UnknownKeyError, nearest
 from demoreel.layouts.columns import to_arrow
 from demoreel.layouts.persisted import most_text
-from demoreel.media.depth import encode_depth
 from demoreel.model import DEFAULT_FEATURES, DepthCode, Feature, Info
+from demoreel.model.depth import encode_depth
 from demoreel.model.numbers import cast_numbers
 from demoreel.record.spec import CAPTURE_TIME
 from demoreel.stats.running import LevelCounts

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from demoreel.errors import EncoderBehindError
-from demoreel.media.image_encode import ImageCodec, encode_image
+from demoreel.media.images import ImageCodec, encode_image
 from demoreel.record.encoding.spill import write_at
 from demoreel.stats.running import LevelCounts
 from demoreel.storage.no_room import reason_of

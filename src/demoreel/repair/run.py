@@ -29,8 +29,7 @@ from demoreel.errors import (
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.pending import refuse_waiting
 from demoreel.layouts.persisted_files import persisted_folders
-from demoreel.layouts.v3.metadata import UNUSED_FRAMES
-from demoreel.layouts.v3.reader import V3Reader
+from demoreel.layouts.v3.reader import UNUSED_FRAMES, V3Reader
 from demoreel.layouts.v3.resume import read_book
 from demoreel.layouts.writing import write_json
 from demoreel.media.video import open_video

@@ -15,13 +15,12 @@ import numpy as np
 from demoreel.errors import ArgumentError, PictureError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.histograms import Histogram, read_histograms
-from demoreel.media.decode import Decoder
-from demoreel.media.depth import depth_table
+from demoreel.media.decode import Decoder, default_threads
 from demoreel.media.images import decode_depth_image, decode_image
 from demoreel.model import Feature
+from demoreel.model.depth import depth_table
 from demoreel.model.feature import MASK
 from demoreel.read.in_order import FrameRuns, ImageRun, VideoRun, one_by_one
-from demoreel.read.pool import default_threads
 from demoreel.stats.running import LevelCounts, finish_alike, stats_of_levels
 
 _LARGEST = 65535

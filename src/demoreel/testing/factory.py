@@ -25,9 +25,9 @@ from PIL import Image
 
 from demoreel.errors import ArgumentError
 from demoreel.layouts.writing import EpisodeDraft, create_writer
-from demoreel.media.depth import encode_depth
 from demoreel.media.encode import LOSSLESS_DEPTH, Codec, VideoEncoder, VideoSettings
 from demoreel.model import DepthCode, Feature, Info, Stats
+from demoreel.model.depth import encode_depth
 from demoreel.stats.columns import GatheredStats
 from demoreel.stats.running import LevelCounts
 from demoreel.testing.stamp import stamp

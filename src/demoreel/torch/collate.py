@@ -17,7 +17,7 @@ import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.dataloader import default_collate
 
-from demoreel.read.memory import Recycler
+from demoreel.read.batch import Recycler
 from demoreel.torch.ring import Ring, SharedBlock, is_possible, travelling
 
 _WORTH_A_BLOCK = 1 << 18

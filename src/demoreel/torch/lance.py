@@ -13,8 +13,7 @@ import torch
 
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
-from demoreel.read.batch import BatchReader
-from demoreel.read.windows import expand
+from demoreel.read.batch import BatchReader, expand
 from demoreel.storage.place import RemotePlace, is_object_store, remote_place
 from demoreel.storage.remote.folder import open_remote
 from demoreel.torch.collate import Allocator, TensorBatch

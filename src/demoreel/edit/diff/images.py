@@ -11,12 +11,10 @@ import numpy as np
 
 from demoreel.edit.diff.difference import DifferencePlace, ImageDifference
 from demoreel.edit.diff.pairs import Pair, Side
-from demoreel.layouts.base import VideoClip
 from demoreel.layouts.columns import FEW_BYTES, image_steps
-from demoreel.media.packets import PacketIndex
-from demoreel.media.video import Video
+from demoreel.media.decode import DecodePool
+from demoreel.media.video import PacketIndex, Video, VideoClip
 from demoreel.read.cameras import Camera
-from demoreel.read.pool import DecodePool
 
 Pixels = Literal["none", "sample", "all"]
 """What is decoded where bytes differ: nothing (no image is looked at), a few frames, all."""

@@ -25,7 +25,7 @@ from demoreel.layouts.lance.history import (
 from demoreel.layouts.lance.reader import LanceReader
 from demoreel.layouts.lance.tables import versions_of
 from demoreel.layouts.lance.versions import GrowingTable
-from demoreel.layouts.v3.episode_table import EpisodeTable
+from demoreel.layouts.v3.reader import EpisodeTable
 from demoreel.storage.commit.journal import carry_out, transaction
 from demoreel.storage.links import refuse_links_out
 

@@ -264,7 +264,7 @@ class LanceMerger(Merger):
 
     Args:
         root: The dataset's folder.
-        book: What the appender knows; kept up to date here.
+        book: The state of the dataset; kept up to date here.
         turn: Held while the dataset or the book is changed.
         commit: Commits a transaction that adds no episode.
         tables: The Lance tables.

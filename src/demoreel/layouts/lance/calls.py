@@ -456,7 +456,7 @@ def external_uris(place: Where, version: int) -> list[str]:
         for name in names:
             blobs = batch.column(name)
             if not pa.types.is_struct(blobs.type) or blobs.type.get_field_index("kind") < 0:
-                continue  # an older encoding, which knows no URIs
+                continue  # an older encoding, without URIs
             outside = blobs.filter(pc.equal(blobs.field("kind"), EXTERNAL))
             uris = _with_bases(outside.field("blob_uri"), outside.field("blob_id"), bases)
             found |= dict.fromkeys(uri or "" for uri in uris.to_pylist())

@@ -41,10 +41,9 @@ import pyarrow as pa
 from demoreel.errors import ArgumentError, MetadataError
 from demoreel.layouts import arrow_in
 from demoreel.layouts.columns import arrow_type, to_arrow
-from demoreel.media.image_encode import ImageCodec
+from demoreel.media.images import ImageCodec
 from demoreel.media.packet_bytes import PACKETS_COLUMN, encode_packets
-from demoreel.media.packets import PacketIndex
-from demoreel.media.video import Video
+from demoreel.media.video import PacketIndex, Video
 from demoreel.model import Feature, Info
 from demoreel.storage.seekable import Bytes
 
@@ -163,7 +162,7 @@ class LanceSchema:
 
     @property
     def videos_table(self) -> pa.Schema:
-        """The columns of the table of videos, as a commit wants them."""
+        """The columns of the table of videos, as a commit takes them."""
         return with_blobs(self.video_columns, BYTES_COLUMN, ranges=self.is_native)
 
     def video_rows(self, videos: Sequence[FiledVideo]) -> pa.Table:
@@ -186,7 +185,7 @@ class LanceSchema:
 
 
 def with_blobs(schema: pa.Schema, column: str, *, ranges: bool) -> pa.Schema:
-    """Return a schema with a blob column at its end, as a commit wants it.
+    """Return a schema with a blob column at its end, as a commit takes it.
 
     Args:
         schema: The other columns.

@@ -66,7 +66,7 @@ class GrowingTable:
         self._left = {v: -math.inf for v in there if self.keep < v < self.version}
 
     def open(self, version: int | None = None) -> Any:
-        """Return Lance's own object at a version; None is the newest that this process knows."""
+        """Return Lance's own object at a version; None is the newest known here."""
         with writing(self.path):
             return open_to_write(self.path, version or self.version)
 

@@ -39,7 +39,7 @@ from demoreel.layouts.lance.schemas import (
     LanceSchema,
     meta_rows,
 )
-from demoreel.media.image_encode import ImageCodec
+from demoreel.media.images import ImageCodec
 from demoreel.model import Info
 from demoreel.storage.commit.files import sync_path, sync_tree
 from demoreel.storage.helper_process import daemon_calls

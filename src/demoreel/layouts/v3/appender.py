@@ -2,9 +2,9 @@
 
 An episode comes with files of its own: a table, a video per camera, a row of metadata. They are put
 in place by ``storage/commit/journal.py`` in this order: videos, table, metadata, tasks, statistics,
-``info.json``. lerobot, which knows nothing of commits, believes ``info.json`` about how much there
-is; so at every instant it reads all of the episodes that it is told of. What an append costs does
-not depend on how many episodes there are.
+``info.json``. lerobot, which has no notion of commits, takes ``info.json``'s word about how much
+there is; so at every instant it reads all of the episodes that it is told of. What an append costs
+does not depend on how many episodes there are.
 """
 
 from __future__ import annotations
@@ -34,8 +34,13 @@ from demoreel.layouts.v3.compact import Merger, read_stale, refuse_merging
 from demoreel.layouts.v3.copying import CopyingProcess, copy_here
 from demoreel.layouts.v3.files import FileRun
 from demoreel.layouts.v3.resume import APPENDED, Book, read_book
-from demoreel.layouts.v3.row_file import RowFiles
-from demoreel.layouts.v3.writer import V3Writer, episode_columns, stat_columns, write_tasks
+from demoreel.layouts.v3.writer import (
+    RowFiles,
+    V3Writer,
+    episode_columns,
+    stat_columns,
+    write_tasks,
+)
 from demoreel.layouts.writing import (
     EpisodeDraft,
     Intake,
@@ -65,11 +70,7 @@ _SOON_S = 0.01  # after a commit, a control loop has its next frame ready, and g
 
 
 def check_info(info: Info) -> None:
-    """Refuse an ``info`` that no v3.0 dataset can have.
-
-    Raises:
-        ArgumentError: It is of another version, or a feature cannot be stored.
-    """
+    """Refuse an ``info`` that no v3.0 dataset can have."""
     Intake(info, versions=V3Writer.versions)
 
 
@@ -80,11 +81,6 @@ class V3Appender:
 
     Args:
         root: The dataset's folder.
-
-    Raises:
-        DatasetBusyError: Another process is appending to it.
-        MetadataError: Its metadata are broken, or such that no episode can follow.
-        ArgumentError: A link in it leads out of it.
     """
 
     def __init__(self, root: Path) -> None:
@@ -207,21 +203,13 @@ class V3Appender:
         One step merges at most 64 files of each kind, at the finish a gigabyte of them. Copying
         goes on beside ``append`` when this is called in another thread; only the commit waits for
         its turn, and with ``aside`` the copying leaves this process's threads alone, too.
-
-        Raises:
-            DiskFullError: There is no room for the merged file; the dataset is as it was.
         """
         self.recover()
         with no_room_is_an_error(self.root):
             return self._merger.step(finish=finish, copy=self._copying if aside else copy_here)
 
     def close(self) -> None:
-        """Let go of the dataset, and leave nothing in it that is not the dataset's.
-
-        Raises:
-            DiskError: The disk fails. The dataset is let go, every committed episode is in it, and
-                the next writer finishes the rest.
-        """
+        """Let go of the dataset, and leave nothing in it that is not the dataset's."""
         if self._unusable == "closed":
             return
         with self._merger.alone, self._turn:
@@ -413,7 +401,7 @@ class V3Appender:
         book.info, book.stats, book.tasks = self._intake.info, stats, self._intake.tasks
 
     def _learn_schema(self, path: Path) -> None:
-        """Note the columns of the first episode's metadata, as whoever reads them sees them."""
+        """Note the columns of the first episode's metadata, as a reader gets them."""
         self._book.schema = read_schema(path)
 
     def _commit(self, changes: Transaction) -> None:

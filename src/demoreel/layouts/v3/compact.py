@@ -88,7 +88,7 @@ class Merger:
 
     Args:
         root: The dataset's folder.
-        book: What the appender knows; kept up to date here.
+        book: The state of the dataset; kept up to date here.
         turn: Held while the dataset or the book is changed.
         commit: Commits a transaction that adds no episode.
         stale: Videos that were merged before, and may go.
@@ -127,7 +127,7 @@ class Merger:
             )
 
     def retire(self) -> None:
-        """Commit nothing more: what this knows of the dataset is no longer so."""
+        """Commit nothing more: its state of the dataset is out of date."""
         self._commit = refuse_merging
 
     def forget_stale(self) -> None:
@@ -265,7 +265,7 @@ class Merger:
             expected,
             of="joined video",
             shared=True,
-            hint="a video was changed by someone else; the dataset is as it was",
+            hint="a video was changed by another program; the dataset is as it was",
             dataset=self._root,
             file=target,
         )
@@ -386,11 +386,7 @@ class Merger:
 
 
 def refuse_merging(_: Transaction) -> None:
-    """Commit no merge that was planned before a failure.
-
-    Raises:
-        DiskError: Always.
-    """
+    """Commit no merge that was planned before a failure."""
     raise DiskError(
         "Files were not merged, for the disk failed meanwhile; the dataset is as it was.",
         hint="they are merged with the next episode, or when the recording ends",

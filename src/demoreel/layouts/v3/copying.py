@@ -2,8 +2,8 @@
 
 The functions write whole new files and change none. Copying keeps a processor busy, and the
 interpreter's lock with it; beside a control loop it is therefore done by a helper process at the
-lowest priority. The helper knows nothing of the dataset: it is told what to read and where to
-write, ends when nobody can ask it any more, and what it leaves is in a folder that never counts
+lowest priority. The helper has no state of the dataset: it is told what to read and where to
+write, ends when its caller has ended, and what it leaves is in a folder that never counts
 before it is committed.
 """
 
@@ -100,7 +100,7 @@ CALLS: Mapping[str, Function] = {
 
 
 class Copying(Protocol):
-    """Whoever does the copying."""
+    """What does the copying."""
 
     def __call__(self, function: Function, *arguments: Any) -> Any:
         """Return what a function of this module returns, or raise what it raises."""
@@ -123,11 +123,7 @@ class CopyingProcess:
         self._process: HelperProcess | None = None
 
     def __call__(self, function: Function, *arguments: Any) -> Any:
-        """Have a function of this module called there.
-
-        Raises:
-            OSError: The process has ended; the next call starts another.
-        """
+        """Have a function of this module called there."""
         if self._process is None:  # Ctrl-C in a terminal is for the recording process
             self._process = HelperProcess(_PROGRAM, detached=True)
         try:
@@ -144,7 +140,7 @@ class CopyingProcess:
 
 
 def serve() -> None:
-    """Answer calls until nobody can make any more; the helper's main function."""
+    """Answer calls until the caller has ended; the helper's main function."""
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     pa.set_cpu_count(1)

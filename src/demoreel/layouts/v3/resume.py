@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from demoreel.errors import MetadataError
 from demoreel.layouts.meta import read_info, read_stats, read_tasks
-from demoreel.layouts.v3.episode_table import EpisodeTable
 from demoreel.layouts.v3.files import FilePlace, FileRun, Files, files_of
+from demoreel.layouts.v3.reader import EpisodeTable
 from demoreel.model import Info, Stats
 from demoreel.storage.parquet import open_parquet, read_schema
 
@@ -26,7 +26,7 @@ _NAME = re.compile(r"chunk-(\d+)/file-(\d+)\.parquet")
 
 @dataclass(slots=True)
 class Book:
-    """All that an appender knows of its dataset.
+    """The state of the dataset that an appender keeps.
 
     Attributes:
         info: What the dataset says of itself.
@@ -56,11 +56,7 @@ class Book:
 
 
 def read_book(root: Path) -> Book:
-    """Look at a dataset. Reads the metadata's columns of numbers, and the footers of some files.
-
-    Raises:
-        MetadataError: The metadata are broken, or such that no episode can follow.
-    """
+    """Look at a dataset. Reads the metadata's columns of numbers, and the footers of some files."""
     info_path = root / "meta" / "info.json"
     info = read_info(info_path)
     book = Book(info, *files_of(info))

@@ -17,8 +17,7 @@ import numpy as np
 
 from demoreel.errors import DemoreelError
 from demoreel.layouts.persisted_files import spill_path, video_path
-from demoreel.media.encode import VideoEncoder
-from demoreel.media.priority import renounce_urgency, threads_of_this_process
+from demoreel.media.encode import VideoEncoder, renounce_urgency, threads_of_this_process
 from demoreel.record.encoding.episode import EpisodeEncoder
 from demoreel.record.encoding.ipc import Inbox, Message, SharedFrames, send_all
 from demoreel.record.encoding.plan import CameraPlan

@@ -15,12 +15,10 @@ from PIL import Image
 import demoreel
 from demoreel.errors import ArgumentError, PictureError, VideoError
 from demoreel.media.decode import Decoder
-from demoreel.media.depth import depth_table
-from demoreel.media.image_encode import ImageCodec
-from demoreel.media.images import decode_image
-from demoreel.read import transcode
-from demoreel.read.in_order import ReorderBuffer, in_order, one_by_one
-from demoreel.read.transcode import MOST_ROWS, encoded_images
+from demoreel.media.images import ImageCodec, decode_image
+from demoreel.model.depth import depth_table
+from demoreel.read import in_order as decoding
+from demoreel.read.in_order import MOST_ROWS, ReorderBuffer, encoded_images, in_order, one_by_one
 from demoreel.testing import make_dataset
 
 PNG = ImageCodec("png")
@@ -249,7 +247,7 @@ def test_what_waits_is_bounded_however_long_the_groups_are(tmp_path, monkeypatch
         held.append(self.held)
 
     monkeypatch.setattr(ReorderBuffer, "put", watched)
-    monkeypatch.setattr(transcode, "_BYTES_WAITING", room)
+    monkeypatch.setattr(decoding, "_BYTES_WAITING", room)
     found = every_image(dataset, ImageCodec("jpeg"), threads=threads)
     total = sum(len(data) for images in found.values() for data in images)
     largest = max(len(data) for images in found.values() for data in images)
