@@ -27,6 +27,8 @@ from demoreel.errors import (
     TableError,
 )
 from demoreel.layouts.appending import create_appender, open_appender
+from demoreel.layouts.lance import append
+from demoreel.layouts.v3 import compact
 from demoreel.layouts.writing import EpisodeDraft
 from demoreel.media.encode import VideoEncoder, VideoSettings
 from demoreel.media.packet_bytes import PACKETS_COLUMN
@@ -349,6 +351,19 @@ def test_readers_keep_the_state_that_they_opened(appender, add):
     finish(appender)
     appender.close()  # the version that it would have read is gone
     assert read_stamp(late[-1][late.cameras[0]]) == (8, length_of(8) - 1)
+
+
+def test_old_versions_stay_while_a_commit_is_not_settled(appender, add, monkeypatch):
+    """The record of such a commit names files of versions that are old by now."""
+    monkeypatch.setattr(compact, "_STALE_S", 0.0)
+    monkeypatch.setattr(append, "is_pending", lambda root: True)
+    add(appender, 3)
+    finish(appender)
+    (there, _) = tables(appender.root)
+    kept = len(there.versions())
+    monkeypatch.undo()
+    appender.close()
+    assert kept > len(there.versions()) == 1
 
 
 def test_another_process_reads_between_two_episodes(appender, add):

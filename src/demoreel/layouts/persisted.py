@@ -57,6 +57,7 @@ from demoreel.storage.local import LocalFile, open_file
 from demoreel.storage.store import ReadsNow
 
 _LARGEST_MANIFEST = 16 << 20
+_LARGEST_NPY_HEAD = 256  # bytes; numpy writes 128
 _LARGEST_HEAD = 16 << 20  # of a file of rows: schema, tasks, and what Arrow adds
 _LARGEST_TEXT = 64 << 10  # of a row and feature, on an average
 _MOST_TEXT = 256 << 20  # of an episode, besides
@@ -305,11 +306,7 @@ def read_counts(camera: PersistedCamera) -> np.ndarray:
     path = counts_path(camera.base)
     shape = (3, 256) if camera.kind == "rgb" else (1, 65536)
     try:
-        plain_size(path)
-        counts = np.load(path, mmap_mode="r", allow_pickle=False)  # no memory for what it claims
-        if counts.shape != shape or counts.dtype != np.int64:
-            raise ValueError(f"{counts.dtype} {counts.shape}")
-        found = np.array(counts)
+        found = _read_npy(path, shape)
     except (ValueError, OSError, EOFError) as error:
         raise VideoError(f"Counts of a saved episode cannot be read ({error}).", file=path) from (
             error
@@ -318,6 +315,22 @@ def read_counts(camera: PersistedCamera) -> np.ndarray:
     if (found < 0).any() or (found.sum(axis=1) != pixels).any():
         raise VideoError("Counts of a saved episode are of other frames.", file=path)
     return found
+
+
+def _read_npy(path: Path, shape: tuple[int, int]) -> np.ndarray:
+    """Read an array of int64 that ``np.save`` has written, and that must have this shape.
+
+    ``np.load`` parses the header as Python, which fails at random in threads of Python 3.11
+    (``SystemError``, gh-106905).
+    """
+    head = plain_size(path) - 8 * shape[0] * shape[1]
+    if not 0 < head <= _LARGEST_NPY_HEAD:
+        raise ValueError(f"it is not the size of {shape[0]} x {shape[1]} counts")
+    data = path.read_bytes()
+    said = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}"
+    if not data.startswith(b"\x93NUMPY") or data[10:head].strip() != said.encode():
+        raise ValueError(f"it is no array of {shape[0]} x {shape[1]} counts")
+    return np.frombuffer(data, np.int64, offset=head).reshape(shape).copy()
 
 
 @dataclass(frozen=True, slots=True)

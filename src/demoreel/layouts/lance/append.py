@@ -69,7 +69,7 @@ from demoreel.media.video import open_video
 from demoreel.model import Feature, Info, Stats
 from demoreel.storage.arrow import as_numpy
 from demoreel.storage.commit.files import write_file
-from demoreel.storage.commit.journal import Transaction, transaction
+from demoreel.storage.commit.journal import Transaction, is_pending, transaction
 from demoreel.storage.commit.writer_lock import HIDDEN
 from demoreel.storage.json_files import read_json
 from demoreel.storage.local import LocalFile
@@ -346,7 +346,9 @@ class LanceMerger(Merger):
     def _forget(self, before: float) -> None:
         if self._prunes:
             with self._turn:
-                self._tables.prune(before)
+                # The record of a commit that is not settled may name files of old versions.
+                if not is_pending(self._root):
+                    self._tables.prune(before)
 
 
 class _PartsOfOneTable(Files):
