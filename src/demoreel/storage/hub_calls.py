@@ -374,7 +374,7 @@ def hub_error(
     if isinstance(root, theirs.GatedRepoError):
         page = f"{hub_endpoint() or 'https://huggingface.co'}/datasets/{repo_id}"
         return AccessError(
-            f"The dataset {repo_id!r} is open only to those who accept its terms.",
+            f"The dataset {repo_id!r} is open only to users who have accepted its terms.",
             hint=f"accept them at {page}, then log in: hf auth login, or set HF_TOKEN",
         )
     gone = (theirs.RepositoryNotFoundError, getattr(theirs, "BucketNotFoundError", ()))

@@ -115,7 +115,7 @@ def _make_home(home: Path) -> None:
 
 
 def _refuse_foreign_home(home: Path) -> None:
-    # In a folder that everyone may write to, someone else may have put something there first: a
+    # In a folder that every user may write to, another user may have put something there first: a
     # link, say, to a folder of ours in which we would then sweep.
     status = home.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():

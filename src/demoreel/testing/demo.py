@@ -52,6 +52,9 @@ FLOOR_SECONDS = 4.0
 
 def main(arguments: list[str]) -> int:
     """Run the demo and return its exit code."""
+    if arguments and arguments[0].startswith("-"):
+        print(__doc__.strip())
+        return 0 if arguments[0] in ("-h", "--help") else 2
     folder = Path(arguments[0]) if arguments else FOLDER
     try:
         if not _is_demo(folder):

@@ -136,7 +136,7 @@ def consistent_read(root: Path, read: Callable[[], T], *, patience_s: float = _P
     """Return what ``read`` returns when no commit went on meanwhile.
 
     While a living writer commits (milliseconds), this waits. Costs a stat before and after where
-    nobody has ever appended, and a few where. Nothing is written.
+    no recorder has ever appended, and a few elsewhere. Nothing is written.
 
     Args:
         root: The dataset's folder.
@@ -194,7 +194,7 @@ def finish_commit(root: Path) -> bool:
 
 
 def _state(root: Path) -> tuple[int, int, int] | None:
-    """Return what changes with every commit; None where nobody appends."""
+    """Return what changes with every commit; None where no recorder appends."""
     try:
         os.stat(root / HIDDEN)
         status = os.stat(root / "meta" / "info.json")
@@ -210,7 +210,7 @@ def _is_whole(root: Path) -> bool:
     if is_held(root):
         # A writer whose disk fails may leave its record for long, when all is in place.
         return is_in_place(root)
-    # The lock is free: either its holder has just finished, or nobody will go on from here.
+    # The lock is free: either its holder has just finished, or it died.
     if is_in_place(root):
         return True
     if is_held(root) or not is_pending(root):

@@ -97,7 +97,7 @@ def lock_folder(
         about: What the lock says the work is about; the target if None.
 
     Raises:
-        DatasetBusyError: Someone else holds it.
+        DatasetBusyError: Another process holds it.
         UnsafePathError: It is a link, or a link is in it: what is written would go elsewhere.
     """
     while True:

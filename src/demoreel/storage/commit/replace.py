@@ -3,7 +3,7 @@
 ::
 
     .NAME.replace/       beside the folder NAME
-        lock             held while someone works here
+        lock             held while a process works here
         new              becomes NAME
         begun.json       which folder the new one is; while it is there, the exchange is under way
         old              what NAME was, until it gets its place
@@ -115,14 +115,14 @@ def place_of_old(root: Path, *, dry_run: bool = False) -> Path:
 
 @contextmanager
 def replacing_dataset(root: Path, old: Path) -> Iterator[Path]:
-    """Yield a path for another dataset, which then takes a dataset's place; nobody may record.
+    """Yield a path for another dataset, which then takes a dataset's place; recording is refused.
 
     Args:
         root: The dataset's folder.
         old: What it is to be called then: ``place_of_old``.
 
     Raises:
-        DatasetBusyError: A recording is open on the dataset, or someone else replaces it.
+        DatasetBusyError: A recording is open on the dataset, or another process replaces it.
     """
     lock = WriterLock(root)
     try:

@@ -3,14 +3,14 @@
 ::
 
     .NAME.cut-1a2b3c4d5e6f/    beside the target; the letters are the plan's fingerprint
-        lock                   held while someone works here; see ``hidden_folder.py``
+        lock                   held while a process works here; see ``hidden_folder.py``
         dataset/               becomes the target
         notes/TASK.json        what a finished task has to say; its files were on disk before
         parts/                 what tasks hand on to the commit
-        order.json             what is being written, for whoever comes to finish it
+        order.json             what is being written, for the process that finishes it
         made.json              which dataset has become the target, or is about to
 
-A process may be killed at any instant: the target is absent or whole, and whoever comes with the
+A process may be killed at any instant: the target is absent or whole, and the next process with the
 same plan finds the notes and does the rest, or finds that nothing is left to do. Once another plan
 has made the target, it is of no use and removed. Several machines may work in one folder at a time,
 each on tasks of its own.
@@ -50,7 +50,7 @@ from demoreel.storage.commit.writer_lock import WriterLock
 from demoreel.storage.no_room import says_no_room
 
 ORDER = "order.json"
-"""What is being written, for whoever comes to finish it."""
+"""What is being written, for the process that finishes it."""
 
 
 class Staging:
@@ -175,7 +175,7 @@ def was_made(target: Path, *, kind: str, fingerprint: str, work: str = "") -> bo
 
 
 def forget(target: Path, *, kind: str, fingerprint: str, work: str = "") -> None:
-    """Remove what ``staging`` was asked to remember of a target, unless someone else is at it."""
+    """Remove what ``staging`` was asked to remember of a target, unless a process works on it."""
     folder = staging_folder(target, kind=kind, fingerprint=fingerprint)
     if not is_made(folder, target, work):
         return
@@ -220,7 +220,7 @@ def staging(
 
     Raises:
         TargetExistsError: There is something at ``target``.
-        DatasetBusyError: Someone else works here.
+        DatasetBusyError: Another process works here.
         DiskFullError: The disk is full.
     """
     if not replaces and not was_made(target, kind=kind, fingerprint=fingerprint, work=work):

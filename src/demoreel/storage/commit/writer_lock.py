@@ -18,7 +18,7 @@ from demoreel.errors import DatasetBusyError, UnsafePathError
 from demoreel.storage.commit.hidden_folder import is_locked
 
 HIDDEN = ".demoreel"
-"""The folder inside a dataset that belongs to its writer; nobody else looks at it."""
+"""The folder inside a dataset that belongs to its writer; nothing else looks at it."""
 
 _NAME = "lock"
 _PAUSE = 0.005
@@ -91,7 +91,7 @@ class WriterLock:
                 return os.open(self._path, os.O_RDWR | os.O_CREAT | flags, 0o666)
             except FileNotFoundError:
                 self._path.parent.mkdir(exist_ok=True)
-            except OSError:  # a disk that is read-only can still tell whether someone writes
+            except OSError:  # a read-only disk can still tell whether another process writes
                 return os.open(self._path, os.O_RDONLY | flags)
 
     def _unsafe(self) -> UnsafePathError:
@@ -137,7 +137,7 @@ class WriterLock:
                 self._path.unlink()
                 self._path.parent.rmdir()
         except OSError:
-            pass  # somebody came in; an empty folder does no harm
+            pass  # another process came in; an empty folder does no harm
         finally:
             fcntl.flock(handle, fcntl.LOCK_UN)  # a child that forks just now has the handle too
             os.close(handle)
