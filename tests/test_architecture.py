@@ -146,9 +146,11 @@ def enter(frame, event, argument):
 threading.setprofile(enter)
 sys.setprofile(enter)
 import demoreel
-dataset = demoreel.open(sys.argv[1])
+dataset = demoreel.open(sys.argv[1], decode_threads=1)  # each thread opens its own decoders
 rows = random.Random(0).sample(range(len(dataset)), len(dataset))
-dataset.batch(rows[:32])
+known = rows[:64] if sys.argv[2] == "known" else rows[:32]
+for _ in range(3):
+    dataset.batch(known)
 counting = True
 dataset.batch(rows[32:64])
 counting = False
@@ -157,24 +159,23 @@ print(*(name.removeprefix(source) for name in files if name.startswith(source)))
 """
 
 
-def files_of_a_batch(place: object) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", WALK, str(place)], capture_output=True, text=True, check=True
-    )
+def files_of_a_batch(place: object, frames: str) -> list[str]:
+    command = [sys.executable, "-c", WALK, str(place), frames]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return sorted(done.stdout.split())
 
 
 def test_the_path_of_a_local_batch_is_short(fixtures):
     """A newcomer draws it after reading a few files: more of them need a reason."""
-    files = files_of_a_batch(fixtures / "g1_v30")
+    files = files_of_a_batch(fixtures / "g1_v30", "known")
     assert {"read/dataset.py", "read/batch.py", "media/decode.py"} <= set(files)
-    assert len(files) <= 17, files
+    assert len(files) <= 16, files
 
 
 def test_the_path_of_a_remote_batch_is_short(fixtures, s3, proxy):
-    files = files_of_a_batch(s3.upload(fixtures / "g1_v30", "path"))
+    files = files_of_a_batch(s3.upload(fixtures / "g1_v30", "path"), "new")
     assert {"read/dataset.py", "media/decode.py", "storage/remote/files.py"} <= set(files)
-    assert len(files) <= 24, files
+    assert len(files) <= 26, files  # 24, and two where an answer is late
 
 
 def test_public_names_exist():

@@ -44,7 +44,7 @@ def test_every_version_has_its_own_metadata(edited, tmp_path):
         shutil.rmtree(tmp_path / "cache", ignore_errors=True)
         remote, store = opened(root, tmp_path / "cache")
         assert remote.deferred(".versions/")
-        reader = open_reader(remote.local, version=version, remote=remote)
+        reader = open_reader(remote, version=version)
         assert reader.info.total_episodes == episodes
         assert len(store.asked) <= 20
         assert not [name for name in store.asked if ".versions" in name and "episodes/" in name]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from demoreel.cli.options import DatasetPath, name_of_place
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from demoreel.read.dataset import Dataset
 
 _TASKS_SHOWN = 12
-_PAGES = 20  # of a listing, a thousand files each
 
 
 def info(out: Output, path: DatasetPath) -> None:
@@ -64,7 +61,7 @@ def _waiting(dataset: Dataset) -> dict[str, Any] | None:
     from demoreel.layouts.pending import find_waiting
 
     state = dataset.__getstate__()
-    if any(state.get(name) is not None for name in ("remote", "version", "tag")):
+    if not dataset.folder.grows or state["version"] is not None or state["tag"] is not None:
         return None
     found = find_waiting(dataset.root, dataset.info)
     if not found:
@@ -130,18 +127,8 @@ def _stored(dataset: Dataset) -> tuple[dict[str, dict[str, int]], bool]:
 
     What is remote is listed by a few requests, which may not tell all of very many files.
     """
-    remote = dataset.__getstate__().get("remote")
-    if remote is None:
-        return _summed(_on_disk(dataset.root)), True
-    files, is_whole = remote.store.list(most_pages=_PAGES)
-    return _summed((file.name, file.size) for file in files), is_whole
-
-
-def _on_disk(root: Path) -> Iterator[tuple[str, int]]:
-    for folder, _, names in os.walk(root):
-        for name in names:
-            path = os.path.join(folder, name)
-            yield Path(os.path.relpath(path, root)).as_posix(), os.stat(path).st_size
+    files, is_whole = dataset.folder.every_file()
+    return _summed(files), is_whole
 
 
 def _summed(files: Iterable[tuple[str, int]]) -> dict[str, dict[str, int]]:

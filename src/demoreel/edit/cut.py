@@ -33,6 +33,7 @@ from demoreel.run.task import Engine
 from demoreel.storage.commit.files import write_file
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.external import allow_external as allow
+from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.json_files import read_json
 
 PathLike = str | os.PathLike[str]
@@ -63,13 +64,14 @@ def cut(
     if isinstance(dataset, Dataset):
         reader, chosen = dataset.reader, dataset.episodes
         version = _pinned_version(dataset)
-        remote = dataset.__getstate__().get("remote")
+        folder = dataset.folder
     else:
-        reader = open_reader(Path(_folder_of(dataset)))
-        chosen, version, remote = reader.episodes, None, None
-    if remote is None and version is None:
+        folder = DatasetFolder(Path(_folder_of(dataset)))
+        reader = open_reader(folder)
+        chosen, version = reader.episodes, None
+    if folder.grows and version is None:
         refuse_waiting(reader.root, "cut")
-    path = os.path.abspath(reader.root) if remote is None else remember_remote(remote)
+    path = os.path.abspath(reader.root) if folder.grows else remember_remote(folder)
     source = Source(path, identity_of(reader), version=version)
     pairs = zip(chosen.episode_index.tolist(), chosen.length.tolist(), strict=True)
     return Cut(CutList((source,), tuple(Clip(0, number, 0, length) for number, length in pairs)))

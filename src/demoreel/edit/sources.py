@@ -19,7 +19,8 @@ from demoreel.layouts.lance.reader import LanceReader
 from demoreel.layouts.pending import refuse_waiting
 from demoreel.read.dataset import Dataset
 from demoreel.run.anywhere import is_here
-from demoreel.storage.remote.folder import RemoteFolder, open_remote
+from demoreel.storage.folder import DatasetFolder, dataset_folder
+from demoreel.storage.remote.folder import RemoteFolder
 
 _METADATA = ("info.json", "stats.json", "tasks", "episodes")
 _MOST_READERS = 64
@@ -51,8 +52,9 @@ def identity_of(reader: Reader) -> str:
 _remote_folders: dict[str, RemoteFolder] = {}
 
 
-def remember_remote(folder: RemoteFolder) -> str:
+def remember_remote(folder: DatasetFolder) -> str:
     """Let sources of this URI be opened as this folder was; return the URI."""
+    assert isinstance(folder, RemoteFolder)
     _remote_folders[folder.uri] = folder
     return folder.uri
 
@@ -62,7 +64,7 @@ def place_of(source: Source) -> Path | RemoteFolder:
     if is_here(source.path):
         return Path(source.path)
     if source.path not in _remote_folders:
-        remember_remote(open_remote(source.path, with_versions=source.version is not None))
+        remember_remote(dataset_folder(source.path, with_versions=source.version is not None))
     return _remote_folders[source.path]
 
 
@@ -74,10 +76,7 @@ def remote_dataset_in(dataset: object) -> Dataset | None:
 
 @lru_cache(maxsize=_MOST_READERS)
 def _opened(path: str, identity: str, version: int | None) -> Reader:
-    place = place_of(Source(path, identity, version=version))
-    if isinstance(place, RemoteFolder):
-        return open_reader(place.local, version=version, remote=place)
-    return open_reader(place, version=version)
+    return open_reader(place_of(Source(path, identity, version=version)), version=version)
 
 
 def open_source(source: Source) -> Reader:

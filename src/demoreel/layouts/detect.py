@@ -25,18 +25,17 @@ from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.place import RemotePlace
 
 if TYPE_CHECKING:
-    from demoreel.storage.remote.folder import RemoteFolder
+    pass
 
 _OLD_HUB_TABLES = ("frames", "videos", "episodes")
 
 
 def open_reader(
-    root: Path,
+    place: Path | DatasetFolder,
     *,
     version: int | None = None,
     tag: str | None = None,
     tables: Path | RemotePlace | None = None,
-    remote: RemoteFolder | None = None,
     pending: bool = True,
 ) -> Reader:
     """Open the dataset in this folder, whatever its layout. Nothing is written.
@@ -45,13 +44,12 @@ def open_reader(
     lie in an object store, a table's manifest. Where saved episodes wait to be encoded, their rows.
 
     Args:
-        root: The dataset's folder.
+        place: The dataset's folder.
         version: Of a Lance dataset, the version to read; None is the newest.
         tag: Of a Lance dataset, the tagged version to read.
         tables: Where the Lance tables lie if not in ``root``: their folder, or the table of rows
             (``NAME.lance``), which also says which one it is if there are several. In an object
             store, the table of rows.
-        remote: The remote folder that ``root`` holds a copy of the metadata of.
         pending: Whether saved episodes that wait for their encoders are part of it. They are of no
             version that is named. Writers, which commit them, leave them out.
 
@@ -66,14 +64,16 @@ def open_reader(
     """
     if version is not None and tag is not None:
         raise ArgumentError("version= and tag= both name a version.", hint="give one of them")
+    folder = place if isinstance(place, DatasetFolder) else DatasetFolder(place)
+    root = folder.local
     if not root.exists():
         wait_for_replacing(root)
-    overlay = pending and version is None and tag is None and remote is None
+    overlay = pending and version is None and tag is None and folder.grows
 
     def read() -> Reader:
         state = FolderState(root)  # before the metadata: what changes meanwhile must show
-        reader = _open_as_it_lies(root, version, tag, tables, remote, overlay)
-        reader.state = state if remote is None else None
+        reader = _open_as_it_lies(folder, version, tag, tables, overlay)
+        reader.state = state if folder.grows else None
         return reader
 
     try:
@@ -84,13 +84,13 @@ def open_reader(
 
 
 def _open_as_it_lies(
-    root: Path,
+    folder: DatasetFolder,
     version: int | None,
     tag: str | None,
     tables: Path | RemotePlace | None,
-    remote: RemoteFolder | None,
     overlay: bool,
 ) -> Reader:
+    root = folder.local
     if _lance_tables(root / "data").issuperset(_OLD_HUB_TABLES):
         raise UnsupportedVersionError(
             "This dataset is in the older Lance layout of the Hub (data/frames.lance, "
@@ -101,7 +101,7 @@ def _open_as_it_lies(
     info_path = root / "meta" / "info.json"
     if not info_path.is_file():
         raise _not_a_dataset(root)
-    waits = remote is not None and bool(remote.deferred("meta/episodes/"))
+    waits = bool(folder.deferred("meta/episodes/"))
     info = read_info(info_path, is_whole=not waits)
     persisted = persisted_folders(root)
     no_episodes = MetadataError(
@@ -110,33 +110,33 @@ def _open_as_it_lies(
         dataset=root,
     )
     if overlay and persisted:
-        return _with_waiting(root, info, tables, no_episodes)
+        return _with_waiting(folder, info, tables, no_episodes)
     if not waits and is_new(root, info):
         raise no_episodes
     if tables is None:
         layout, table = layout_and_table(root, info)
-        reader = _reader_for(root, info, layout, table, version=version, tag=tag, remote=remote)
+        reader = _reader_for(folder, info, layout, table, folder.tables, version=version, tag=tag)
     else:
-        folder: Path | RemotePlace
+        lie_in: Path | RemotePlace
         if isinstance(tables, RemotePlace):
-            folder, (layout, table) = tables.parent, _layout_in_store(tables, root, info)
+            lie_in, (layout, table) = tables.parent, _layout_in_store(tables, root, info)
         else:
-            folder, layout, table = _layout_of_tables(tables, root, info)
-        reader = _reader_for(root, info, layout, table, version=version, tag=tag, tables=folder)
+            lie_in, layout, table = _layout_of_tables(tables, root, info)
+        reader = _reader_for(folder, info, layout, table, lie_in, version=version, tag=tag)
     if not waits and len(reader.episodes) == 0:
         raise no_episodes
     return reader
 
 
 def _with_waiting(
-    root: Path, info: Info, tables: Path | RemotePlace | None, no_episodes: MetadataError
+    folder: DatasetFolder, info: Info, tables: Path | RemotePlace | None, no_episodes: MetadataError
 ) -> Reader:
     """Return a reader that has the saved episodes which wait for their encoders, too."""
     from demoreel.layouts.pending import PendingReader, find_waiting, warn_of_damaged
 
-    base = None
+    base, root = None, folder.local
     if not is_new(root, info):
-        base = _open_as_it_lies(root, None, None, tables, None, overlay=False)
+        base = _open_as_it_lies(folder, None, None, tables, overlay=False)
     waiting = find_waiting(root, info)
     warn_of_damaged(root, waiting.damaged)
     if not waiting.episodes:
@@ -165,25 +165,20 @@ def is_new(root: Path, info: Info) -> bool:
 
 
 def _reader_for(
-    root: Path,
+    folder: DatasetFolder,
     info: Info,
     layout: str,
     table: str,
+    tables: Path | RemotePlace | None,
     *,
     version: int | None,
     tag: str | None,
-    tables: Path | RemotePlace | None = None,
-    remote: RemoteFolder | None = None,
 ) -> Reader:
+    root = folder.local
     if layout.startswith("lance"):
         meta = root / "meta"
-        if remote is not None:
-            tables = remote.tables
         if version is not None or tag is not None:
-            meta, info = _of_version(root, info, table, version, tag, tables, remote)
-        later = None
-        if remote is not None:
-            later = remote.later(f"{meta.relative_to(root).as_posix()}/episodes/")
+            meta, info = _of_version(folder, info, table, version, tag, tables)
         from demoreel.layouts.lance.reader import LanceReader
 
         return LanceReader(
@@ -195,8 +190,8 @@ def _reader_for(
             tag=tag,
             tables=tables,
             meta=meta,
-            cache=remote.cache if remote is not None else None,
-            before_episodes=later,
+            cache=folder.cache,
+            before_episodes=folder.later(f"{meta.relative_to(root).as_posix()}/episodes/"),
         )
     if version is not None or tag is not None:
         raise ArgumentError(
@@ -204,7 +199,6 @@ def _reader_for(
             hint="leave version= and tag= out",
             dataset=root,
         )
-    folder = remote or DatasetFolder(root)
     if layout.startswith("v2"):
         from demoreel.layouts.v2.reader import V2Reader
 
@@ -215,17 +209,17 @@ def _reader_for(
 
 
 def _of_version(
-    root: Path,
+    folder: DatasetFolder,
     info: Info,
     table: str,
     version: int | None,
     tag: str | None,
     tables: Path | RemotePlace | None,
-    remote: RemoteFolder | None,
 ) -> tuple[Path, Info]:
     """Return the metadata that belong to a version: their folder, and its ``info.json``."""
     from demoreel.layouts.lance.history import has_history, metadata_of
 
+    root = folder.local
     if not has_history(root):
         return root / "meta", info
     if version is None:
@@ -233,9 +227,8 @@ def _of_version(
 
         version = LanceTable((tables or root) / f"{table}.lance", tag=tag).version
     meta = metadata_of(root, version)
-    if remote is not None:
-        under = f"{meta.relative_to(root).as_posix()}/"
-        remote.fetch(under, leaving=f"{under}episodes/")
+    under = f"{meta.relative_to(root).as_posix()}/"
+    folder.fetch(under, leaving=f"{under}episodes/")
     path = meta / "info.json"
     return meta, read_info(path)
 

@@ -41,10 +41,9 @@ from demoreel.read.follow import (
     same_places,
 )
 from demoreel.storage.external import AllowExternal, allow_external, listed_prefixes
-from demoreel.storage.folder import DatasetFolder
+from demoreel.storage.folder import DatasetFolder, dataset_folder
 from demoreel.storage.local import openings
 from demoreel.storage.place import RemotePlace
-from demoreel.storage.store import is_uri
 
 T = TypeVar("T")
 
@@ -82,7 +81,14 @@ class Dataset:
     ) -> None:
         # Iterables are listed first: pickling must be able to hand them on.
         self._arguments: dict[str, Any] = {
-            "root": str(root),
+            # With the copy of a remote one's metadata: other processes ask for nothing.
+            "folder": dataset_folder(
+                root,
+                storage_options=storage_options,
+                cache_dir=cache_dir,
+                cache_size=cache_size,
+                with_versions=version is not None or tag is not None,
+            ),
             "episodes": None if episodes is None else [int(number) for number in episodes],
             "cameras": None if cameras is None else _listed(cameras),
             "image_size": image_size,
@@ -96,41 +102,19 @@ class Dataset:
             "filter": filter,
             "allow_external": listed_prefixes(allow_external),
         }
-        if is_uri(root):
-            from demoreel.storage.remote.folder import open_remote
-
-            root = open_remote(
-                str(root),
-                storage_options=storage_options,
-                cache_dir=cache_dir,
-                cache_size=cache_size,
-                with_versions=version is not None or tag is not None,
-            )
-        if isinstance(root, DatasetFolder):
-            # The folder, with the copy of its metadata, goes to other processes; they ask nothing.
-            self._arguments |= {"root": str(root.local), "remote": root}
-        elif storage_options or cache_dir is not None or cache_size is not None:
-            raise ArgumentError(
-                "storage_options=, cache_dir= and cache_size= are for remote datasets.",
-                hint="leave them out, or give a URI such as s3://bucket/path",
-                path=root,
-            )
         self._open()
 
     def _open_reader(self) -> Reader:
         args = self._arguments
         self._allow_external(args["allow_external"])
         return open_reader(
-            self.root,
-            version=args["version"],
-            tag=args["tag"],
-            tables=args["tables"],
-            remote=args.get("remote"),
+            self.folder, version=args["version"], tag=args["tag"], tables=args["tables"]
         )
 
     def _open(self, known: Known | None = None) -> None:
         args = self._arguments
-        self.root = Path(args["root"])
+        self.folder: DatasetFolder = args["folder"]
+        self.root: Path = self.folder.local
         self._reader = (
             self._open_reader()
             if known is None
@@ -140,7 +124,7 @@ class Dataset:
         self._first: tuple[int, int] | None = None
         if known is not None:
             self._first = known.episodes, known.tasks[0]
-        elif "remote" not in args:
+        elif self.folder.grows:
             self._first = len(self._reader.episodes), len(self._reader.tasks)
         self._confirmed = -1
         self.cameras = self._chosen_cameras(args["cameras"])
@@ -171,12 +155,10 @@ class Dataset:
 
     def _allow_external(self, prefixes: list[str]) -> None:
         """Let the tables name these: wherever they lie, in whichever process this is opened."""
-        tables, remote = self._arguments["tables"], self._arguments.get("remote")
-        allow_external(self.root if remote is None else remote.uri, prefixes)
-        if (
-            remote is not None and remote.store.place is not None
-        ):  # the Hub's has no commit in its name
-            allow_external(remote.store.place, prefixes)
+        tables = self._arguments["tables"]
+        allow_external(self.folder.uri, prefixes)
+        if self.folder.tables is not None:  # the Hub's has no commit in its name
+            allow_external(self.folder.tables, prefixes)
         if tables is not None:
             folder, _, name = str(tables).rpartition("/")
             allow_external(folder if name.endswith(".lance") else tables, prefixes)
@@ -330,8 +312,7 @@ class Dataset:
     @property
     def uri(self) -> str | None:
         """Where the dataset lies, if that is remote; ``root`` then is a copy of its metadata."""
-        remote = self._arguments.get("remote")
-        return remote.uri if remote is not None else None
+        return None if self.folder.grows else self.folder.uri
 
     @property
     def is_remote(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,10 +82,10 @@ def _refuse_unknown(wanted: Sequence[str], known: Sequence[str], what: str, root
 def _state(dataset: Dataset, cameras: Sequence[str]) -> bytes:
     """Return what opens the dataset elsewhere: by full paths or its URI, and without windows."""
     arguments = {key: v for key, v in dataset.__getstate__().items() if key != "known"}
-    remote = arguments.pop("remote", None)
+    folder = arguments.pop("folder")
     arguments |= {"cameras": list(cameras), "windows": {}}
     # Of a place, secrets do not travel; and the copy of the metadata is on this machine alone.
-    arguments["root"] = os.path.abspath(dataset.root) if remote is None else remote.store.given
+    arguments["root"] = folder.given
     for place in (arguments["root"], arguments["tables"]):
         if isinstance(place, RemotePlace) and place.secrets:
             raise ArgumentError(
@@ -94,8 +93,8 @@ def _state(dataset: Dataset, cameras: Sequence[str]) -> bytes:
                 hint="put them into the environment of every machine, and leave them out here",
                 dataset=place.uri,
             )
-    if remote is not None and remote.kept_in is not None:
-        arguments["cache_dir"], arguments["cache_size"] = remote.kept_in
+    if folder.kept_in is not None:
+        arguments["cache_dir"], arguments["cache_size"] = folder.kept_in
     if isinstance(arguments["tables"], Path):
         arguments["tables"] = arguments["tables"].absolute()
     arguments["decode_threads"] = arguments["decode_threads"] or 1  # a worker has one processor

@@ -18,6 +18,7 @@ from demoreel.errors import ArgumentError, MissingExtraError
 from demoreel.layouts.detect import open_reader
 from demoreel.read.dataset import Dataset
 from demoreel.storage.external import AllowExternal
+from demoreel.storage.folder import DatasetFolder, dataset_folder
 from demoreel.torch.collate import Allocator, Sample, TensorBatch, cut_samples, ring_of_this_worker
 from demoreel.torch.metadata import LeRobotDatasetMetadata
 from demoreel.torch.place import DatasetPlace, found_dataset, remote_uri
@@ -174,10 +175,8 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         )
         uri = remote_uri(repo_id, root, revision, stream=stream)
         if uri is not None:
-            from demoreel.storage.remote.folder import open_remote
-
             options = dict(storage_options or {}) | ({"hf_token": token} if token else {})
-            remote = open_remote(
+            remote = dataset_folder(
                 uri, storage_options=options, cache_dir=cache_dir, cache_size=cache_size
             )
             open_in(DatasetPlace.at(None if uri == repo_id else repo_id, remote))
@@ -190,10 +189,10 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         given = None if root is None else Path(root)
         with found_dataset(repo_id, given, revision, sync=force_cache_sync, token=token) as found:
             # Every argument is checked against the metadata before the large files are fetched.
-            open_in(DatasetPlace(repo_id, found.folder, tables=None))
+            open_in(DatasetPlace(repo_id, DatasetFolder(found.folder)))
             folder = found.fetch(self.reader, videos=download_videos)
         if folder != self.root:
-            open_in(DatasetPlace(repo_id, folder, tables=None))
+            open_in(DatasetPlace(repo_id, DatasetFolder(folder)))
 
     def _open(
         self,
@@ -215,7 +214,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         tag: str | None = None,
     ) -> None:
         self.repo_id = place.repo_id
-        self.root = place.root
+        self.root = place.folder.local
         if episode_filter is not None:
             episodes = self._filtered(episode_filter, episodes, revision, place)
         self.episodes = None if episodes is None else list(episodes)
@@ -228,7 +227,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         self._image_size = image_size
         self._decode_threads = decode_threads
         self.reader = Dataset(
-            place.remote or self.root,
+            place.folder,
             episodes=self.episodes,
             cameras=cameras,
             image_size=image_size,
@@ -251,7 +250,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         revision: str | None,
         place: DatasetPlace,
     ) -> list[int]:
-        reader = open_reader(place.root, tables=place.tables, remote=place.remote)
+        reader = open_reader(place.folder, tables=place.tables)
         meta = LeRobotDatasetMetadata(self.repo_id, self.root, revision, reader=reader)
         chosen = meta.filter_episodes(keep, None if episodes is None else list(episodes))
         if not chosen:

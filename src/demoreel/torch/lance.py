@@ -14,6 +14,7 @@ import torch
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
 from demoreel.read.batch import BatchReader, expand
+from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.place import RemotePlace, is_object_store, remote_place
 from demoreel.storage.remote.folder import open_remote
 from demoreel.torch.collate import Allocator, TensorBatch
@@ -358,7 +359,8 @@ def find_place(
             hint="say where it is: meta_root= names the folder that contains meta/",
             uri=uri,
         )
-    return DatasetPlace(repo_id or home.name, home, None if tables == home else tables)
+    lie_in = None if tables == home else tables
+    return DatasetPlace(repo_id or home.name, DatasetFolder(home), lie_in)
 
 
 def _remote_place(
@@ -377,10 +379,10 @@ def _remote_place(
     table = _remote_table(remote_place(uri, storage_options), table_name)
     if meta_root is not None:
         home = Path(meta_root)
-        return DatasetPlace(repo_id or home.name or table.stem, home, table)
+        return DatasetPlace(repo_id or home.name or table.stem, DatasetFolder(home), table)
     remote = open_remote(table.parent.uri, storage_options=storage_options)
     remote.fetch("meta/")
-    return DatasetPlace(repo_id or table.stem, remote.local, table)
+    return DatasetPlace(repo_id or table.stem, DatasetFolder(remote.local), table)
 
 
 def _remote_table(given: RemotePlace, name: str | None) -> RemotePlace:

@@ -15,6 +15,7 @@ from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.model import Stats
 from demoreel.model.feature import LANGUAGE_KEYS
+from demoreel.storage.folder import dataset_folder
 from demoreel.torch.place import metadata_root, remote_uri
 
 if TYPE_CHECKING:
@@ -48,11 +49,9 @@ class LeRobotDatasetMetadata:
         self.repo_id = repo_id
         uri = remote_uri(repo_id, root, revision, stream=False) if reader is None else None
         if uri is not None:
-            from demoreel.storage.remote.folder import open_remote
-
-            remote = open_remote(uri, storage_options={"hf_token": token} if token else None)
+            remote = dataset_folder(uri, storage_options={"hf_token": token} if token else None)
             self.root = remote.local
-            self._reader = open_reader(self.root, remote=remote)
+            self._reader = open_reader(remote)
         else:
             folder = None if root is None else Path(root)
             self.root = metadata_root(repo_id, folder, revision, sync=force_cache_sync, token=token)

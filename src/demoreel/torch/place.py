@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from demoreel.errors import ArgumentError, DatasetNotFoundError
 from demoreel.read.dataset import Dataset
 from demoreel.storage.commit.replace import wait_for_replacing
+from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.place import RemotePlace
 from demoreel.storage.store import is_uri
 
@@ -20,7 +21,6 @@ from demoreel.storage.store import is_uri
 if TYPE_CHECKING:
     from demoreel.hub.pull import PullWork
     from demoreel.hub.snapshot import Report, Snapshot
-    from demoreel.storage.remote.folder import RemoteFolder
 
 PathLike = str | os.PathLike[str]
 Token = str | bool | None
@@ -240,23 +240,19 @@ class DatasetPlace:
 
     Attributes:
         repo_id: What it is called.
-        root: The folder that holds ``meta/``.
+        folder: The folder that holds ``meta/``.
         tables: The folder of the Lance tables, or the table of rows, which may lie in an object
-            store; None if they lie in ``root``.
-        remote: The remote folder that ``root`` is a copy of the metadata of.
+            store; None if they lie in ``folder``.
     """
 
     repo_id: str
-    root: Path
-    tables: Path | RemotePlace | None
-    remote: RemoteFolder | None = None
+    folder: DatasetFolder
+    tables: Path | RemotePlace | None = None
 
     @classmethod
-    def at(cls, repo_id: str | None, remote: RemoteFolder) -> DatasetPlace:
+    def at(cls, repo_id: str | None, remote: DatasetFolder) -> DatasetPlace:
         """Return the place of a remote dataset."""
-        return cls(
-            repo_id or remote.uri.rpartition("/")[2].partition("@")[0], remote.local, None, remote
-        )
+        return cls(repo_id or remote.uri.rpartition("/")[2].partition("@")[0], remote)
 
 
 def remote_uri(

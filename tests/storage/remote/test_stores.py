@@ -185,7 +185,7 @@ def test_credentials_are_told_nowhere(
     there[0], there[30]
     said = repr(there) + str(vars(there)) + str(vars(there.reader)) + repr(there._arguments)
     said += repr(pickle.dumps(there))
-    folder = there._arguments["remote"]
+    folder = there.folder
     said += f"{vars(folder)} {vars(folder.store)}"
     proxy.fail(1.0, how=Status(403))
     for number in (0, 55):

@@ -57,6 +57,7 @@ _ALWAYS = {  # what readers look at when they open, in one layout or another
 _FILES_A_PAGE = 1000  # that stores list in one answer
 _LEFT_FAR = ("meta/demoreel/",)  # counts of levels, which only statistics want
 _TRIES = 4
+_LISTED_PAGES = 20  # of a listing of all files, a thousand each
 _DEFAULT_CACHE = "50GB"
 _MOST_FILES = 1 << 14
 _FOOTER_BYTES = 64 << 20
@@ -82,6 +83,7 @@ class RemoteFolder(DatasetFolder):
         call_place(str(local), store.uri)
 
     waits = True
+    grows = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"store": self.store, "local": self.local, "cache": self._cache_at}
@@ -119,6 +121,16 @@ class RemoteFolder(DatasetFolder):
     @cached_property
     def _listed(self) -> dict[str, FileInfo]:
         return {listed[0]: FileInfo(*listed) for listed in self._listing["files"]}
+
+    @property
+    def given(self) -> str | RemotePlace:
+        """What opens it in another process, or on another machine that shares the place."""
+        return self.store.given
+
+    def every_file(self) -> tuple[Iterable[tuple[str, int]], bool]:
+        """Return names and sizes of its files, and whether these are all."""
+        files, is_whole = self.store.list(most_pages=_LISTED_PAGES)
+        return ((file.name, file.size) for file in files), is_whole
 
     def deferred(self, under: str, *, leaving: str | None = None) -> Sequence[FileInfo]:
         """Return the metadata under a folder that are not copied yet, but for those to be left."""

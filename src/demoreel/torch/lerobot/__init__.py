@@ -24,7 +24,7 @@ from typing import Any
 
 from demoreel.errors import ArgumentError, MissingExtraError
 from demoreel.layouts.detect import open_reader
-from demoreel.storage.remote.folder import open_remote
+from demoreel.storage.folder import dataset_folder
 from demoreel.torch.dataset import LeRobotDataset
 from demoreel.torch.lance import CLASSES, right_class
 from demoreel.torch.metadata import LeRobotDatasetMetadata
@@ -79,8 +79,7 @@ def open_dataset(repo_id: str, root: Any = None, **options: Any) -> LeRobotDatas
     """
     uri = remote_uri(repo_id, root, options.get("revision"), stream=False)
     if uri is not None:
-        remote = open_remote(uri)
-        reader = open_reader(remote.local, remote=remote)
+        reader = open_reader(dataset_folder(uri))
     elif root is not None and not is_there(Path(root)):
         return LeRobotDataset(repo_id, root=root, **options)
     else:
