@@ -180,7 +180,7 @@ def test_the_token_is_for_the_hub_alone(hub, local_datasets, caplog, monkeypatch
     elsewhere = [entry for entry in hub.log if entry.route == "cdn"]
     assert elsewhere
     assert not any(entry.authorized for entry in elsewhere)
-    said = f"{there!r} {vars(there)} {there._arguments} {vars(there._arguments['remote'].store)}"
+    said = f"{there!r} {vars(there)} {there._arguments} {vars(there.folder.store)}"
     hub.fail_next(1000, status=403, on="cdn")
     hub.fail_next(1000, status=403, on="resolve")
     monkeypatch.setattr(cache, "_memory", ByteCache(1 << 20))  # what was read before is in it
