@@ -136,6 +136,11 @@ def test_what_importing_torch_classes_loads():
     assert modules - known - set(rooms) == set()
 
 
+def test_modules_of_torch_that_load_later_are_attributes():
+    used = "demoreel.torch.lance, demoreel.torch.streaming, demoreel.torch.dataset_tools"
+    assert "demoreel.torch.streaming" in loaded_after(f"import demoreel.torch; {used}")
+
+
 # Prints the files of demoreel that one batch enters, in any thread, after another batch.
 WALK = """
 import random, sys, threading

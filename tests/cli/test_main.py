@@ -193,7 +193,7 @@ THREAD = "threading.Thread(target=lambda: (time.sleep(1), interrupt(), time.slee
 CALL = (
     "inside = threading.Event()\n"
     "calls = {'wait': lambda: inside.set() or time.sleep(60)}\n"
-    "process = SafeProcess('this', calls, program='', failure=Exception)\n"
+    "process = SafeProcess('this', calls, program='', failure=Exception, aborts=True)\n"
     "transfer(lambda: process.ask('wait'))\n"
     "inside.wait()\n"
 )

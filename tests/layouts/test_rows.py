@@ -11,6 +11,7 @@ import pytest
 import demoreel
 from demoreel.errors import TableError
 from demoreel.layouts import column_store
+from demoreel.testing import make_dataset
 
 DATA = "data/chunk-000/file-000.parquet"
 
@@ -46,6 +47,20 @@ def test_row_groups_of_any_size(copy_of, expected, row_group_size):
     root = copy_of("kitchen_v30")
     rewrite(root / DATA, lambda table: table, row_group_size=row_group_size)
     same(everything(root), expected)
+
+
+@pytest.mark.parametrize("order", [[2], [0, 2], [3, 2], [0, 3, 2]])
+def test_an_episode_twice_is_refused_whichever_is_read_first(tmp_path, order):
+    root = make_dataset(tmp_path / "twice", episodes=[4, 4, 4, 4], cameras=0)
+    table = pq.read_table(root / DATA)
+    with pq.ParquetWriter(root / DATA, table.schema) as writer:
+        writer.write_table(table.slice(0, 12))  # episodes 0 to 2
+        writer.write_table(table.slice(8))  # 2 and 3
+    dataset = demoreel.open(root)
+    for episode in order[:-1]:
+        dataset.batch([4 * episode])
+    with pytest.raises(TableError):
+        dataset.batch([8])
 
 
 def test_orphan_rows_do_no_harm(copy_of, expected):

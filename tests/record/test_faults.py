@@ -15,7 +15,13 @@ import numpy as np
 import pytest
 
 import demoreel
-from demoreel.errors import DatasetBusyError, DiskError, DiskFullError, EncoderBehindError
+from demoreel.errors import (
+    DatasetBusyError,
+    DiskError,
+    DiskFullError,
+    EncoderBehindError,
+    FrameMismatchError,
+)
 from demoreel.record.encoding.camera import CameraEncoder
 from demoreel.storage.commit import consistent
 from demoreel.storage.commit.journal import is_pending
@@ -181,6 +187,25 @@ def test_beginning_and_ending_say_what_failed_and_leave_nothing_half(tmp_path):
         assert save(recorder) is None
     assert seen(root) == 4
     assert len(list(root.glob("data/*/*.parquet"))) == 1
+
+
+def test_an_image_that_is_missing_at_the_end_is_an_error_that_names_its_camera(tmp_path):
+    features = {"cam": {"dtype": "image", "shape": (8, 8, 3), "names": ["height", "width", "c"]}}
+    with demoreel.create(tmp_path / "data", fps=10, features=features) as recorder:
+        for _ in range(4):
+            recorder.add_frame({"cam": np.zeros((8, 8, 3), np.uint8), "task": "x"})
+        finish = recorder._images.finish_episode
+
+        def lose_one():
+            images, counts = finish()
+            return {key: made[:-1] for key, made in images.items()}, counts
+
+        recorder._images.finish_episode = lose_one
+        with pytest.raises(FrameMismatchError, match="camera has 3 frames") as caught:
+            recorder.save_episode()
+        assert {"dataset", "episode", "camera"} <= caught.value.where.keys()
+        assert "discard it" in caught.value.hint
+        recorder.discard_episode()
 
 
 def test_a_frame_whose_image_finds_no_room_is_not_recorded_at_all(tmp_path):

@@ -76,7 +76,8 @@ def test_a_process_that_ends_waits_for_a_call_of_a_daemon_thread_and_begins_none
         "    begun.set()\n"
         "    time.sleep(0.5)\n"
         "    print('returned', flush=True)\n"
-        "process = SafeProcess('this', {'slow': slow}, program='', failure=RuntimeError)\n"
+        "calls = {'slow': slow}\n"
+        "process = SafeProcess('this', calls, program='', failure=RuntimeError, aborts=True)\n"
         "transfer(lambda: process.ask('slow'))\n"
         "begun.wait()\n"
     )

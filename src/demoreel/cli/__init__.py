@@ -15,6 +15,7 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -29,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: What stands behind ``demoreel``; by default, the process's own.
     """
-    if arguments is not None:
-        return _run(list(arguments))
+    if arguments is not None or threading.current_thread() is not threading.main_thread():
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
     ended: list[int] = []
     atexit.register(_end_for_certain, ended)  # before all others: it runs after them
     ended.append(_run(sys.argv[1:]))

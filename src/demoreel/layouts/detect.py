@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from demoreel.errors import (
     ArgumentError,
@@ -23,9 +22,6 @@ from demoreel.storage.commit.consistent import FolderState, consistent_read
 from demoreel.storage.commit.replace import wait_for_replacing
 from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.place import RemotePlace
-
-if TYPE_CHECKING:
-    pass
 
 _OLD_HUB_TABLES = ("frames", "videos", "episodes")
 

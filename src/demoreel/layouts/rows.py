@@ -53,6 +53,7 @@ class _Table(NamedTuple):
         which: Its columns that say which row is which.
         groups: The row groups that may hold rows of the episodes.
         sizes: Rows of each of these groups.
+        neighbours: The positions of all episodes that can lie in no other group.
         arrived: Gives the open file; waits for the bytes of the columns.
     """
 
@@ -62,6 +63,7 @@ class _Table(NamedTuple):
     which: list[str]
     groups: list[int]
     sizes: list[int]
+    neighbours: np.ndarray
     arrived: Callable[[], Parquet]
 
 
@@ -177,9 +179,12 @@ class ParquetRows(StoredNumbers):
         numbers = self._episodes.episode_index[list(positions)]
         groups = self._decoded(name, lambda: parquet.groups_with("episode_index", numbers))
         sizes = [parquet.metadata.row_group(group).num_rows for group in groups]
+        others = self._positions_in(positions[0])
+        numbers = self._episodes.episode_index[others]
+        neighbours = others[parquet.only_in("episode_index", groups, numbers)]
         columns = list(dict.fromkeys([*which, *keys]))
         arrived = self._decoded(name, lambda: parquet.begin(groups, columns))
-        return _Table(name, identity, positions, which, groups, sizes, arrived)
+        return _Table(name, identity, positions, which, groups, sizes, neighbours, arrived)
 
     def _rows_in(self, table: _Table, columns: pa.Table) -> dict[int, np.ndarray]:
         """Return the rows of the episodes that are whole in the row groups, in frame order."""
@@ -187,9 +192,8 @@ class ParquetRows(StoredNumbers):
         frame = None
         if "frame_index" in table.which:
             frame = self._counting(columns, "frame_index", table.name)
-        expected = self._positions_in(table.positions[0])
-        is_here = np.isin(self._episodes.episode_index[expected], episode)
-        expected = np.union1d(expected[is_here], table.positions)
+        is_here = np.isin(self._episodes.episode_index[table.neighbours], episode)
+        expected = np.union1d(table.neighbours[is_here], table.positions)
         rows, problem = find_rows(self._episodes, expected, episode, frame)
         for position in table.positions:
             if position in problem:
@@ -347,11 +351,12 @@ class ParquetRows(StoredNumbers):
         """Return values of a column of a row group, among them a row's, and how many at a time.
 
         They are all of the group's, unless that is large: then some of them are decoded at a time.
+        Where reads wait, a part would cost as many bytes as the whole.
         """
         name, _, group, key = column
         length = parquet.metadata.row_group(group).num_rows
         step = self._decoded(name, lambda: parquet.rows_at_once(group, [key]))
-        if step >= length:
+        if step >= length or self._folder.waits:
             table = self._decoded(name, lambda: parquet.read([key], groups=[group]))
             return self._keep((column, 0), table, feature), length
         self._steps[column] = step

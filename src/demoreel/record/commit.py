@@ -27,6 +27,7 @@ from demoreel.errors import DiskError, FrameMismatchError
 from demoreel.layouts.appending import Appender
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.persisted_files import MANIFEST, ROWS
+from demoreel.layouts.spans import require_frames
 from demoreel.layouts.writing import EpisodeDraft, ProbedVideo
 from demoreel.model import Info, Stats
 from demoreel.record.encoding.cameras import EpisodeVideos
@@ -108,9 +109,11 @@ class Committer:
             replaces: Files that the commit deletes: see ``EpisodeDraft``.
         """
         counts = {**episode.counts, **filmed}
+        self._require_frames(episode, {key: len(made) for key, made in episode.images.items()})
 
         def finished() -> dict[str, ProbedVideo]:
             found = videos()
+            self._require_frames(episode, {key: video.frames for key, video in found.items()})
             self._refuse_other_counts(filmed, found)
             return {k: ProbedVideo(v.path, v.signature, v.frames) for k, v in found.items()}
 
@@ -137,6 +140,18 @@ class Committer:
         filmed = {key: video.stats for key, video in videos.items()}
         manifest = (folder / MANIFEST).relative_to(self.root).as_posix()
         return self.commit(episode, filmed, lambda: videos, replaces=(manifest,))
+
+    def _require_frames(self, episode: EpisodeBuffer, frames: Mapping[str, int]) -> None:
+        for key, count in frames.items():
+            require_frames(
+                count,
+                len(episode.tasks),
+                of="camera",
+                hint="the episode is not saved; discard it and record it again",
+                dataset=self.root,
+                episode=self._appender.episodes,
+                camera=key,
+            )
 
     def _refuse_other_counts(
         self, filmed: Mapping[str, LevelCounts], videos: Mapping[str, FinishedVideo]

@@ -127,7 +127,7 @@ def made_anywhere(
             }
             if not is_here(target):
                 nothing = folders[0].absolute().parent / "dry-run" / name_of(str(target))
-                place = place or nothing
+                place = Path(os.path.abspath(place or nothing))
                 names[str(place)] = str(target)
             return make(folders, place).called(names)
 

@@ -26,7 +26,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import IO, Any
 
 from demoreel.storage.forks import renew_in_children
@@ -185,15 +185,23 @@ class SafeProcess:
         calls: The functions, by name; what goes in and comes out can be pickled.
         program: Python that calls ``serve`` of this object.
         failure: The exceptions that the calls raise; a helper's other errors become one, too.
+        aborts: Whether a call that returns while the interpreter ends aborts the process.
     """
 
     def __init__(
-        self, library: str, calls: Calls, *, program: str, failure: type[Exception]
+        self,
+        library: str,
+        calls: Calls,
+        *,
+        program: str,
+        failure: type[Exception],
+        aborts: bool = False,
     ) -> None:
         self._library = library
         self._calls = calls
         self._program = program
         self._failure = failure
+        self._aborts = aborts
         self._helper: HelperProcess | None = None
         self._lock = threading.Lock()
         self.is_here = True
@@ -210,7 +218,7 @@ class SafeProcess:
     def ask(self, call: str, *arguments: Any) -> Any:
         """Make a call, here or in the helper."""
         if self.is_here:
-            with daemon_calls.one(self._failure):
+            with daemon_calls.one(self._failure) if self._aborts else nullcontext():
                 return self._calls[call](*arguments)
         with self._lock:
             if self._helper is not None and self._helper.is_waited_for:  # Ctrl-C came between

@@ -70,6 +70,9 @@ class _LanceDataset(LeRobotDataset):
         force_cache_sync: bool | None = None,
         **options: Unpack[OpenOptions],
     ) -> None:
+        unknown = options.keys() - OpenOptions.__annotations__.keys()
+        if unknown:  # before anything is fetched
+            raise TypeError(f"{type(self).__name__} takes no argument {min(unknown)!r}")
         place = find_place(
             repo_id,
             root,

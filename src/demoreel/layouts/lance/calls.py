@@ -532,7 +532,7 @@ def import_lance() -> Any:
 
 
 _PROGRAM = "from demoreel.layouts.lance.calls import serve; serve()"
-_process = SafeProcess("lance", CALLS, program=_PROGRAM, failure=LanceFailure)
+_process = SafeProcess("lance", CALLS, program=_PROGRAM, failure=LanceFailure, aborts=True)
 
 ask = _process.ask
 """Call one of ``CALLS``, here or in the helper; raises ``LanceFailure``."""
