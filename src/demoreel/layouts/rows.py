@@ -67,6 +67,19 @@ class _Table(NamedTuple):
     arrived: Callable[[], Parquet]
 
 
+def _outside(numbers: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return for each number whether it lies in none of the ranges from ``first`` to ``last``."""
+    order = np.argsort(numbers)
+    begin = np.searchsorted(numbers[order], first)
+    end = np.maximum(begin, np.searchsorted(numbers[order], last, side="right"))
+    ranges = np.zeros(len(numbers) + 1, np.int64)  # that begin at each number, less those that end
+    np.add.at(ranges, begin, 1)
+    np.add.at(ranges, end, -1)
+    found = np.empty(len(numbers), bool)
+    found[order] = np.cumsum(ranges[:-1]) == 0
+    return found
+
+
 class _EpisodeRows(NamedTuple):
     """Where the rows of an episode are.
 
@@ -176,12 +189,13 @@ class ParquetRows(StoredNumbers):
                 hint="the table and info.json were not written together",
             )
         which = [key for key in _WHICH_ROW if key in present]
-        numbers = self._episodes.episode_index[list(positions)]
-        groups = self._decoded(name, lambda: parquet.groups_with("episode_index", numbers))
+        first, last = self._decoded(name, lambda: parquet.bounds("episode_index"))
+        wanted = np.append(np.sort(self._episodes.episode_index[list(positions)]), np.inf)
+        groups = np.flatnonzero(wanted[np.searchsorted(wanted, first)] <= last).tolist()
         sizes = [parquet.metadata.row_group(group).num_rows for group in groups]
         others = self._positions_in(positions[0])
         numbers = self._episodes.episode_index[others]
-        neighbours = others[parquet.only_in("episode_index", groups, numbers)]
+        neighbours = others[_outside(numbers, np.delete(first, groups), np.delete(last, groups))]
         columns = list(dict.fromkeys([*which, *keys]))
         arrived = self._decoded(name, lambda: parquet.begin(groups, columns))
         return _Table(name, identity, positions, which, groups, sizes, neighbours, arrived)

@@ -144,28 +144,7 @@ class Parquet:
         """Close the file."""
         self._parquet.close()
 
-    def groups_with(self, column: str, numbers: np.ndarray) -> list[int]:
-        """Return the row groups that may hold one of these numbers in a column."""
-        first, last = self._bounds(column)
-        ordered = np.append(np.sort(numbers), np.inf)
-        return np.flatnonzero(ordered[np.searchsorted(ordered, first)] <= last).tolist()
-
-    def only_in(self, column: str, groups: Sequence[int], numbers: np.ndarray) -> np.ndarray:
-        """Return for each number whether no row group but these may hold it in a column."""
-        first, last = (np.delete(bound, groups) for bound in self._bounds(column))
-        order = np.argsort(numbers)
-        begin = np.searchsorted(numbers[order], first)
-        end = np.maximum(begin, np.searchsorted(numbers[order], last, side="right"))
-        others = np.zeros(
-            len(numbers) + 1, np.int64
-        )  # for each number, how many begin or end there
-        np.add.at(others, begin, 1)
-        np.add.at(others, end, -1)
-        found = np.empty(len(numbers), bool)
-        found[order] = np.cumsum(others[:-1]) == 0
-        return found
-
-    def _bounds(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+    def bounds(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the least and the largest number of a column in each group, as far as stated."""
         at = self._column_of.index(column)
         first, last = np.full(self.num_row_groups, -np.inf), np.full(self.num_row_groups, np.inf)

@@ -66,14 +66,11 @@ def test_only_the_bytes_that_are_wanted(folder_store, table):
 
 
 @pytest.mark.parametrize("statistics", [True, False])
-def test_row_groups_that_may_hold_an_episode(folder_store, table, statistics):
+def test_the_numbers_that_row_groups_may_hold(folder_store, table, statistics):
     remote = opened(stored(folder_store, table, write_statistics=statistics))
-    every = list(range(10))
-    assert remote.groups_with("episode_index", np.array([7])) == ([7] if statistics else every)
-    assert remote.groups_with("episode_index", np.array([8, 1])) == (
-        [1, 8] if statistics else every
-    )
-    assert remote.groups_with("episode_index", np.array([77])) == ([] if statistics else every)
+    first, last = remote.bounds("episode_index")
+    assert first.tolist() == (list(range(10)) if statistics else [-np.inf] * 10)
+    assert last.tolist() == (list(range(10)) if statistics else [np.inf] * 10)
 
 
 def test_a_footer_that_is_long(folder_store):
