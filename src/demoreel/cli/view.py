@@ -1,0 +1,55 @@
+"""``demoreel view``: datasets in the browser."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from demoreel.cli.options import place
+from demoreel.cli.output import Output
+
+
+def view(
+    out: Output,
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH...",
+            help="Datasets or folders of datasets; or URIs: s3://bucket/name.",
+            parser=place,
+        ),
+    ],
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free one.")
+    ] = 0,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")
+    ] = "127.0.0.1",
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Refuse all that writes: drafts and rendering.")
+    ] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address, and open no browser.")
+    ] = False,
+) -> None:
+    """Show datasets in the browser: episodes, cameras exact to the frame, charts.
+
+    Nothing is converted, uploaded or written. The address that is printed has a token in it. Over
+    SSH, forward the port (ssh -L 8000:localhost:8000, with --port 8000) and open the address there.
+    Ends with Ctrl-C.
+    """
+    from demoreel.view.server import RunningViewer
+
+    viewer = RunningViewer(paths, host=host, port=port, read_only=read_only)
+    if not viewer.is_local:
+        out.note(
+            f"{host} is not this machine alone: all who have this address and its token can see "
+            "the datasets, and the connection is not encrypted"
+        )
+    out.line(viewer.address)
+    if not no_browser:
+        import webbrowser
+
+        webbrowser.open(viewer.address)
+    viewer.serve()

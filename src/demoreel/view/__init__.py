@@ -1,0 +1,1 @@
+"""The local viewer: a web server for datasets, and its page."""

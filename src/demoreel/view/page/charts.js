@@ -1,0 +1,136 @@
+// Numbers over time: a chart for each feature, action over state, one cursor for all.
+import uPlot from "./uplot.js";
+import { element } from "./tools.js";
+
+// Colours that people with any colour vision tell apart (Okabe and Ito), then lighter ones.
+const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a800", "#8c8c8c",
+  "#5aa7d6", "#f3c164", "#5cc4a4", "#e2b3cc", "#9bd1f0", "#eb9a5a", "#d9cf66", "#b9b9b9"];
+const HEIGHT = 150;
+const PLAIN = new Set(["timestamp", "frame_index", "episode_index", "index", "task_index"]);
+const MANY = 4000; // points of a line; more are drawn as the extremes of each pixel
+
+export class Charts {
+  constructor(parent, info, columns, length, seek) {
+    Object.assign(this, { parent, info, length, seek });
+    this.charts = [];
+    this.frame = 0;
+    const usable = columns.filter((column) => !PLAIN.has(column.key));
+    const state = usable.find((column) => column.key === "observation.state");
+    const action = usable.find((column) => column.key === "action");
+    const together = state && action && state.dims === action.dims;
+    for (const column of usable) {
+      if (together && column === action) continue;
+      this.add(together && column === state ? "state and action (dashed)" : column.key, column, together && column === state ? action : null);
+    }
+    this.resized = new ResizeObserver(() => this.resize());
+    this.resized.observe(parent);
+  }
+
+  add(title, column, over) {
+    const names = this.info.features[column.key]?.names;
+    const xs = Float64Array.from({ length: this.length }, (_, place) => place);
+    const lines = [column, over].filter(Boolean).flatMap((each) => Array.from({ length: each.dims }, (_, dim) => ({ dim, dashed: each === over, values: dimension(each, dim) })));
+    const now = element("div", { class: "now" });
+    const place = element("div", { class: "chart" }, element("div", { class: "title" }, title));
+    this.parent.append(place);
+    const ink = getComputedStyle(document.documentElement);
+    const axis = { stroke: ink.getPropertyValue("--dim"), grid: { stroke: ink.getPropertyValue("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+    const chart = { lines, xs };
+    chart.plot = new uPlot({
+      width: this.width(), height: HEIGHT, legend: { show: false },
+      cursor: { y: false, drag: { x: true, y: false, setScale: false }, points: { show: false } },
+      scales: { x: { time: false } },
+      axes: [{ ...axis, size: 22 }, { ...axis, size: 50 }],
+      series: [{}, ...lines.map((line) => ({ stroke: COLOURS[line.dim % COLOURS.length], width: 1.2, dash: line.dashed ? [5, 4] : undefined, points: { show: false } }))],
+      hooks: {
+        setSelect: [(plot) => {
+          if (plot.select.width < 4) return;
+          this.zoom(plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x"));
+          plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+        }],
+        draw: [() => this.place(chart)],
+      },
+    }, this.data(chart, 0, this.length - 1), place);
+    chart.now = now;
+    chart.plot.over.append(now);
+    chart.plot.over.addEventListener("click", (event) => this.seek(Math.round(chart.plot.posToVal(event.offsetX, "x"))));
+    chart.plot.over.addEventListener("dblclick", () => this.zoom(0, this.length - 1));
+    const legend = element("div", { class: "legend" });
+    for (let dim = 0; dim < column.dims; dim++) {
+      const mark = element("i");
+      mark.style.background = COLOURS[dim % COLOURS.length];
+      const button = element("button", { "aria-pressed": "true", title: "Hide or show" }, mark, names ? names[dim] : `${column.key}[${dim}]`);
+      button.addEventListener("click", () => {
+        const on = button.getAttribute("aria-pressed") !== "true";
+        button.setAttribute("aria-pressed", String(on));
+        lines.forEach((line, number) => { if (line.dim === dim) chart.plot.setSeries(number + 1, { show: on }); });
+      });
+      legend.append(button);
+    }
+    if (column.dims > 1 || names) place.append(legend);
+    this.charts.push(chart);
+    this.place(chart);
+  }
+
+  // The points from `low` to `high`; where they are more than pixels, the extremes of each pixel.
+  data(chart, low, high) {
+    const first = Math.max(0, Math.floor(low)), last = Math.min(this.length - 1, Math.ceil(high));
+    const total = last - first + 1;
+    if (total <= MANY) return [chart.xs.subarray(first, last + 1), ...chart.lines.map((line) => line.values.subarray(first, last + 1))];
+    const bins = Math.max(200, this.width()), xs = new Float64Array(2 * bins);
+    const lines = chart.lines.map(() => new Float64Array(2 * bins));
+    for (let bin = 0; bin < bins; bin++) {
+      const from = first + Math.floor(bin * total / bins), to = first + Math.max(Math.floor((bin + 1) * total / bins), Math.floor(bin * total / bins) + 1);
+      xs[2 * bin] = from;
+      xs[2 * bin + 1] = from + (to - from) / 2;
+      chart.lines.forEach((line, number) => {
+        let least = Infinity, most = -Infinity;
+        for (let place = from; place < to; place++) { const value = line.values[place]; if (value < least) least = value; if (value > most) most = value; }
+        lines[number][2 * bin] = least;
+        lines[number][2 * bin + 1] = most;
+      });
+    }
+    return [xs, ...lines];
+  }
+
+  zoom(low, high) {
+    for (const chart of this.charts) {
+      chart.plot.setData(this.data(chart, low, high), false);
+      chart.plot.setScale("x", { min: low, max: Math.max(high, low + 1) });
+    }
+  }
+
+  width() { return Math.max(200, this.parent.clientWidth - 4); }
+  resize() { for (const chart of this.charts) chart.plot.setSize({ width: this.width(), height: HEIGHT }); }
+
+  show(frame) {
+    this.frame = frame;
+    for (const chart of this.charts) this.place(chart);
+  }
+  place(chart) {
+    if (!chart.now) return;
+    const left = chart.plot.valToPos(this.frame, "x");
+    chart.now.style.display = left >= 0 && left <= chart.plot.over.clientWidth ? "" : "none";
+    chart.now.style.left = `${left}px`;
+  }
+  close() { this.resized.disconnect(); for (const chart of this.charts) chart.plot.destroy(); }
+}
+
+function dimension(column, dim) {
+  const { values, dims } = column;
+  const found = new Float64Array(values.length / dims);
+  for (let place = 0; place < found.length; place++) found[place] = values[place * dims + dim];
+  return found;
+}
+
+export function parseColumns(buffer) {
+  const view = new DataView(buffer), size = Number(view.getBigUint64(0, true));
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, size)));
+  let at = 8 + size;
+  for (const column of head.columns) {
+    const total = head.length * column.dims;
+    column.values = column.type === "<f4" ? new Float32Array(buffer, at, total) : new Float64Array(buffer, at, total);
+    at += Math.ceil(column.values.byteLength / 8) * 8;
+  }
+  return head;
+}

@@ -1,0 +1,554 @@
+"""The viewer's web server: who may ask, what is answered, and how errors look.
+
+A stranger's web page must not be able to ask this server anything, also if it lies on the same
+machine or its name is made to resolve to it. So every request needs a token (in a cookie after the
+first), the name of the host must be one under which the server was started, and requests that
+another site makes are refused.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from demoreel.errors import (
+    ArgumentError,
+    DatasetBusyError,
+    DatasetNotFoundError,
+    DemoreelError,
+    MissingExtraError,
+    OutOfRangeError,
+    TargetExistsError,
+    UnknownKeyError,
+    json_text,
+)
+from demoreel.storage.store import is_uri
+from demoreel.view.datasets import Shown, ShownDataset, camera_facts, describe
+from demoreel.view.draft import Drafts, cut_of, default_target, idle_ends
+from demoreel.view.episodes import EpisodePages, columns_message
+from demoreel.view.frames import depth_values, frame_image
+from demoreel.view.jobs import Jobs, Report
+from demoreel.view.packets import packets_message
+
+if TYPE_CHECKING:
+    from demoreel.edit.render import Rendered
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import Request
+    from starlette.responses import RedirectResponse, Response
+    from starlette.routing import Route
+except ImportError as error:
+    raise MissingExtraError(
+        f"The viewer needs {error.name}.", hint="pip install 'demoreel[viewer]'"
+    ) from error
+
+_PAGE = Path(__file__).parent / "page"
+_TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+}
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_NOT_FOUND = (DatasetNotFoundError, OutOfRangeError, UnknownKeyError)
+_MOST_SENT = 32 << 20  # bytes of a draft: a change of each of some 100,000 episodes
+
+Scope = dict[str, Any]
+App = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+class _Guard:
+    """Refuses requests of strangers, before anything looks at them.
+
+    Args:
+        app: What answers the others.
+        token: What each must carry.
+        hosts: The names that the server may be called by; None is any.
+    """
+
+    def __init__(self, app: App, token: str, hosts: Sequence[str] | None) -> None:
+        self._app = app
+        self._token = token
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        refusal = self._refusal(request)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+
+        async def answered(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                known = {name for name, _ in message["headers"]}
+                message["headers"] += [
+                    (name.lower().encode(), value.encode())
+                    for name, value in _HEADERS.items()
+                    if name.lower().encode() not in known
+                ]
+            await send(message)
+
+        await self._app(scope, receive, answered)
+
+    def _refusal(self, request: Request) -> Response | None:
+        host = request.headers.get("host", "")
+        try:
+            parts = urlsplit(f"//{host}")
+            name, _ = parts.hostname or "", parts.port
+            asked_from = urlsplit(request.headers.get("origin", "")).netloc
+        except ValueError:
+            return _text("That is no name of a server.", 400)
+        if self._hosts is not None and name not in self._hosts:
+            return _text(f"This server is not called {name!r}.", 403)
+        origin = request.headers.get("origin")
+        if origin is not None and asked_from != host:
+            return _text("Requests of other sites are refused.", 403)
+        if origin is None and request.method not in ("GET", "HEAD"):
+            return _text("A request that changes something must say where it comes from.", 403)
+        # A link on another page may lead to the first page; it needs the token as any other.
+        is_link = request.headers.get("sec-fetch-mode") == "navigate" and request.method == "GET"
+        foreign = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if foreign and not is_link:
+            return _text("Requests of other sites are refused.", 403)
+        given = parse_qs(request.url.query).get("token", [""])[-1]
+        if given and self._fits(given) and request.method == "GET":
+            left = "&".join(
+                part for part in request.url.query.split("&") if not part.startswith("token=")
+            )
+            path = "/" + request.url.path.lstrip("/")  # two would begin another host's name
+            answer = RedirectResponse(path + (f"?{left}" if left else ""), 303)
+            answer.set_cookie(
+                self.cookie(request), self._token, httponly=True, samesite="strict", path="/"
+            )
+            return answer
+        if not self._fits(request.cookies.get(self.cookie(request), "")):
+            return _text(
+                "This page needs the address that demoreel view has printed, with its token.", 401
+            )
+        return None
+
+    @staticmethod
+    def cookie(request: Request) -> str:
+        """Return the name of the cookie: cookies do not tell ports apart, so their names do."""
+        return f"demoreel-{urlsplit('//' + request.headers.get('host', '')).port or 80}"
+
+    def _fits(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self._token.encode())
+
+
+def _text(text: str, status: int) -> Response:
+    return Response(text + "\n", status, media_type="text/plain", headers=_HEADERS)
+
+
+class Viewer:
+    """What the server answers.
+
+    Args:
+        places: Datasets, or folders of datasets.
+        options: More arguments of ``demoreel.open``.
+        read_only: Whether to refuse all that writes.
+    """
+
+    def __init__(
+        self, places: Sequence[str], options: Mapping[str, Any], *, read_only: bool = False
+    ) -> None:
+        self.shown = Shown(places, options)
+        self.jobs = Jobs()
+        self._drafts = Drafts()
+        self._read_only = read_only
+        self._tables: dict[str, tuple[int, EpisodePages]] = {}
+
+    def app(self, token: str, hosts: Sequence[str] | None) -> App:
+        """Return the application, as uvicorn runs it."""
+        one = "/api/d/{id}"
+        routes = [
+            Route("/api/datasets", _answer(self._datasets)),
+            Route(one, _answer(self._dataset)),
+            Route(f"{one}/state", _answer(self._state)),
+            Route(f"{one}/episodes", _answer(self._episodes)),
+            Route(f"{one}/motion", _answer(self._motion)),
+            Route(one + "/e/{episode:int}", _answer(self._episode)),
+            Route(one + "/e/{episode:int}/columns", _answer(self._columns)),
+            Route(one + "/e/{episode:int}/texts", _answer(self._texts)),
+            Route(one + "/e/{episode:int}/packets", _answer(self._packets)),
+            Route(one + "/e/{episode:int}/frame", _answer(self._frame)),
+            Route(one + "/e/{episode:int}/depth", _answer(self._depth)),
+            Route(one + "/e/{episode:int}/idle", _answer(self._idle)),
+            Route(f"{one}/draft", _answer(self._draft)),
+            Route(f"{one}/draft", _taking(self._save_draft), methods=["PUT"]),
+            Route(f"{one}/cutlist", _answer(self._cutlist)),
+            Route(f"{one}/render", _taking(self._render), methods=["POST"]),
+            Route("/api/jobs/{number:int}", _answer(self._job)),
+            Route("/static/{name}", _answer(self._static)),
+            Route("/", _answer(self._index)),
+        ]
+        return _Guard(Starlette(routes=routes), token, hosts)
+
+    def _of(self, request: Request) -> ShownDataset:
+        return self.shown.get(request.path_params["id"])
+
+    def _datasets(self, request: Request) -> Response:
+        return _json({"datasets": [shown.summary() for shown in self.shown.list()]})
+
+    def _dataset(self, request: Request) -> Response:
+        facts = describe(self._of(request))
+        return _json({**facts, "read_only": self._read_only})
+
+    def _state(self, request: Request) -> Response:
+        shown = self._of(request)
+        dataset = shown.open()
+        return _json({"revision": shown.revision, "episodes": len(dataset.episodes)})
+
+    def _table(self, request: Request) -> EpisodePages:
+        shown = self._of(request)
+        dataset = shown.open()
+        revision, table = self._tables.get(shown.id, (-1, None))
+        if table is None or revision != shown.revision:
+            table = EpisodePages(dataset)
+            self._tables[shown.id] = (shown.revision, table)
+        return table
+
+    def _episodes(self, request: Request) -> Response:
+        asked = request.query_params
+        return _json(
+            self._table(request).page(
+                _number(asked.get("from"), 0),
+                _number(asked.get("n"), 100),
+                sort=asked.get("sort", "index"),
+                descending=asked.get("desc") == "1",
+                text=asked.get("q", ""),
+                where=asked.get("where", ""),
+            )
+        )
+
+    def _motion(self, request: Request) -> Response:
+        numbers = [
+            _number(text, 0) for text in request.query_params.get("episodes", "").split(",") if text
+        ]
+        return _json(self._table(request).motion(numbers))
+
+    def _episode(self, request: Request) -> Response:
+        shown, episode = self._of(request), request.path_params["episode"]
+        dataset = shown.open()
+        position = dataset.reader.episodes.position_of(episode)
+        meta = dataset.reader.episodes[position]
+        cameras = {}
+        for camera in dataset.cameras:
+            try:
+                cameras[camera] = camera_facts(dataset, position, camera)
+            except DemoreelError as error:
+                cameras[camera] = {"way": "error", "why": _report(error)}
+        return _json(
+            {
+                "index": meta.index,
+                "position": position,
+                "length": meta.length,
+                "tasks": [str(task) for task in meta.tasks],
+                "cameras": cameras,
+                "revision": shown.revision,
+            }
+        )
+
+    def _columns(self, request: Request) -> Response:
+        dataset = self._of(request).open()
+        wanted = [key for key in request.query_params.get("keys", "").split(",") if key]
+        known = [f.key for f in dataset.features.values() if f.is_numeric]
+        keys = [key for key in known if not wanted or key in wanted]
+        facts, data = columns_message(dataset, request.path_params["episode"], keys)
+        head = json_text(facts).encode()
+        head += b" " * (-len(head) % 8)
+        return Response(
+            len(head).to_bytes(8, "little") + head + data, media_type="application/octet-stream"
+        )
+
+    def _texts(self, request: Request) -> Response:
+        dataset = self._of(request).open()
+        view = dataset.episode(request.path_params["episode"])
+        keys = [f.key for f in dataset.features.values() if not f.is_numeric and not f.is_camera]
+        tasks = (
+            [
+                str(dataset.tasks[int(n)]) if int(n) in dataset.tasks else str(int(n))
+                for n in view.column("task_index")
+            ]
+            if "task_index" in dataset.features
+            else []
+        )
+        return _json({"columns": {key: _plain(view.column(key)) for key in keys}, "task": tasks})
+
+    def _packets(self, request: Request) -> Response:
+        dataset, camera = self._of(request).open(), self._camera(request)
+        position = dataset.reader.episodes.position_of(request.path_params["episode"])
+        length = int(dataset.reader.episodes.length[position])
+        first = _number(request.query_params.get("from"), 0)
+        stop = min(length, _number(request.query_params.get("to"), length))
+        return self._kept(
+            dataset.following(
+                lambda: packets_message(dataset.reader.clip(position, camera), first, stop)
+            ),
+            "application/octet-stream",
+        )
+
+    def _frame(self, request: Request) -> Response:
+        width = request.query_params.get("w")
+        data = frame_image(
+            self._of(request).open(),
+            request.path_params["episode"],
+            self._camera(request),
+            _number(request.query_params.get("i"), 0),
+            None if width is None else _number(width, 1),
+        )
+        return self._kept(data, "image/jpeg")
+
+    def _depth(self, request: Request) -> Response:
+        data, height, width = depth_values(
+            self._of(request).open(),
+            request.path_params["episode"],
+            self._camera(request),
+            _number(request.query_params.get("i"), 0),
+        )
+        answer = self._kept(data, "application/octet-stream")
+        answer.headers["X-Size"] = f"{height},{width}"
+        return answer
+
+    def _idle(self, request: Request) -> Response:
+        return _json(idle_ends(self._of(request), request.path_params["episode"]))
+
+    def _draft(self, request: Request) -> Response:
+        shown = self._of(request)
+        draft = self._drafts.read(shown)
+        return _json({**draft, "target": default_target(shown), "read_only": self._read_only})
+
+    def _save_draft(self, request: Request, sent: Any) -> Response:
+        self._refuse_writing()
+        draft = self._drafts.write(self._of(request), sent.get("revision"), sent.get("episodes"))
+        return _json(draft)
+
+    def _cutlist(self, request: Request) -> Response:
+        shown = self._of(request)
+        return _json(cut_of(shown, self._drafts.read(shown)).cutlist.to_json())
+
+    def _render(self, request: Request, sent: Any) -> Response:
+        """Begin to write a dataset of the draft, or a new version of a Lance dataset."""
+        self._refuse_writing()
+        shown = self._of(request)
+        draft = self._drafts.read(shown)
+        if draft["revision"] != sent.get("revision"):
+            raise DatasetBusyError(
+                "The draft was changed in another window meanwhile.", hint="reload this page"
+            )
+        made, target = cut_of(shown, draft), sent.get("target")
+        if sent.get("in_place") is True:
+
+            def work(report: Report) -> Any:
+                rendered = made.render_in_place()
+                self._drafts.end(shown, draft["revision"])
+                return _rendered(rendered)
+
+        else:
+            if not isinstance(target, str) or not target.strip():
+                raise ArgumentError("A cut needs a folder to be written to.")
+            folder = os.path.expanduser(target.strip())
+            if not os.path.isabs(folder) and not is_uri(folder):
+                folder = os.path.join(shown.beside, folder)
+            if os.path.lexists(folder):
+                raise TargetExistsError("There is something already.", path=folder)
+
+            def work(report: Report) -> Any:
+                return _rendered(made.render(folder, report=report))
+
+        return _json(self.jobs.start("render", work).to_json())
+
+    def _refuse_writing(self) -> None:
+        if self._read_only:
+            raise ArgumentError("This viewer is read-only.", hint="start it without --read-only")
+
+    def _job(self, request: Request) -> Response:
+        return _json(self.jobs.get(request.path_params["number"]).to_json())
+
+    def _camera(self, request: Request) -> str:
+        camera = request.query_params.get("camera", "")
+        dataset = self._of(request).open()
+        if camera not in dataset.cameras:
+            raise UnknownKeyError(f"There is no camera {camera!r}.")
+        return camera
+
+    @staticmethod
+    def _kept(data: bytes, kind: str) -> Response:
+        """Answer with what stays the same while the dataset does: its address has the revision."""
+        return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=600"})
+
+    def _index(self, request: Request) -> Response:
+        return _file("index.html")
+
+    def _static(self, request: Request) -> Response:
+        return _file(request.path_params["name"])
+
+
+def _file(name: str) -> Response:
+    path = _PAGE / name
+    if path.parent != _PAGE or path.suffix not in _TYPES or not path.is_file():
+        return _text("There is no such file.", 404)
+    headers = {"Cache-Control": "no-cache"}
+    return Response(path.read_bytes(), media_type=_TYPES[path.suffix], headers=headers)
+
+
+def _answer(handle: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """Return a handler that runs in a thread, and whose errors are answers."""
+
+    def answered(request: Request) -> Response:
+        try:
+            return handle(request)
+        except DemoreelError as error:
+            status = 404 if isinstance(error, _NOT_FOUND) else 400
+            if isinstance(error, DatasetBusyError | TargetExistsError):
+                status = 409
+            elif not isinstance(error, (*_NOT_FOUND, ArgumentError)):
+                status = 422  # the dataset's fault
+            return _json(_report(error), status)
+        except Exception as error:  # a hostile dataset ends a request, never the server
+            what = f"{type(error).__name__}: {error}"[:500]
+            return _json({"message": f"This could not be shown ({what}).", "where": {}}, 500)
+
+    return answered
+
+
+def _taking(
+    handle: Callable[[Request, Any], Response],
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler of a request with a JSON object in it, which is not read beyond a limit."""
+
+    async def taken(request: Request) -> Response:
+        data = bytearray()
+        async for part in request.stream():
+            data += part
+            if len(data) > _MOST_SENT:
+                return _json({"message": "That is too much at once.", "where": {}}, 413)
+        try:
+            sent = json.loads(data)
+        except (ValueError, RecursionError):
+            sent = None
+        if not isinstance(sent, dict):
+            return _json({"message": "A JSON object is expected.", "where": {}}, 400)
+        return await run_in_threadpool(_answer(lambda request: handle(request, sent)), request)
+
+    return taken
+
+
+def _rendered(rendered: Rendered) -> dict[str, Any]:
+    return {
+        "path": str(rendered.path),
+        "episodes": rendered.episodes,
+        "frames": rendered.frames,
+        "version": rendered.version,
+        "dropped": list(rendered.dropped),
+    }
+
+
+def _report(error: DemoreelError) -> dict[str, Any]:
+    where = {name: str(value) for name, value in error.where.items()}
+    return {"message": error.what, "where": where, "hint": error.hint}
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    return Response(json_text(value), status, media_type="application/json", headers=headers)
+
+
+def _plain(values: Any) -> list[Any]:
+    """Return text and language as JSON has them."""
+    return [
+        value if isinstance(value, str | int | float | None) else str(value) for value in values
+    ]
+
+
+def _number(text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    try:
+        number = int(text)
+    except ValueError:
+        raise ArgumentError(f"{text[:40]!r} is not a number.") from None
+    if not 0 <= number < 1 << 40:
+        raise ArgumentError(f"{text[:40]!r} is not a number that is possible here.")
+    return number
+
+
+class RunningViewer:
+    """A viewer that listens, and serves when it is told to.
+
+    Args:
+        places: Datasets, or folders of datasets.
+        host: The address to listen on.
+        port: The port; 0 is a free one.
+        read_only: Whether to refuse all that writes: drafts and rendering.
+        options: More arguments of ``demoreel.open``.
+
+    Raises:
+        ArgumentError: The port is taken.
+        DatasetNotFoundError: There is no dataset.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[str],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        read_only: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._viewer = viewer = Viewer(places, options or {}, read_only=read_only)
+        self.is_local = host in _LOOPBACK
+        self.token = secrets.token_urlsafe(24)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((host, port))
+            self._socket.listen(128)  # from now on: a browser may be faster than ``serve``
+        except OSError as error:
+            self._socket.close()
+            raise ArgumentError(
+                f"The viewer cannot listen on {host}:{port} ({error.strerror}).",
+                hint="give another --port, or none for a free one",
+            ) from error
+        self.port = int(self._socket.getsockname()[1])
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"http://{shown}:{self.port}/?token={self.token}"
+        app = viewer.app(self.token, _LOOPBACK if self.is_local else None)
+        self._server = uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False)
+        )
+
+    def serve(self) -> None:
+        """Answer requests until the process is interrupted; work that has begun is ended first."""
+        self._server.run(sockets=[self._socket])
+        self._viewer.jobs.wait()
+
+    def stop(self) -> None:
+        """Have ``serve`` return, from another thread."""
+        self._server.should_exit = True

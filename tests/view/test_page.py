@@ -1,0 +1,172 @@
+"""The viewer's pages in a real browser: what they show is what they say they show."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from demoreel.testing import make_dataset, read_stamp
+
+CAMERA = "observation.images.cam0"
+
+
+def shown(page, camera: str = CAMERA) -> tuple[int, int, int]:
+    """Return the frame that a canvas says it shows, and the episode and frame in its pixels."""
+    claimed, data = page.evaluate(
+        """(camera) => {
+            const canvas = document.querySelector(`canvas[data-camera="${camera}"]`);
+            return [Number(canvas.dataset.frame), canvas.toDataURL("image/png")];
+        }""",
+        camera,
+    )
+    image = Image.open(io.BytesIO(base64.b64decode(data.partition(",")[2]))).convert("RGB")
+    mark = read_stamp(np.asarray(image))
+    return claimed, mark.episode, mark.frame
+
+
+def open_episode(page, viewer, episode: int, query: str = "") -> None:
+    page.goto(viewer.address)
+    page.wait_for_selector(".item[href]")
+    id = page.evaluate("location.hash").split("/")[2]
+    page.goto(f"http://127.0.0.1:{viewer.port}/#/d/{id}/e/{episode}{query}")
+    page.wait_for_selector("main[data-shown]")
+
+
+def seek(page, frame: int) -> None:
+    page.evaluate("(frame) => document.getElementById('main').demoreel.seek(frame)", frame)
+
+
+CODED = {
+    "h264 with B-frames": {"codec": "h264", "gop": 12, "b_frames": 2},
+    "av1": {"codec": "av1", "gop": 2},
+    "vp9, one long GOP": {"codec": "vp9", "gop": 250, "fps": 50},
+}
+
+
+@pytest.mark.parametrize("coded", CODED)
+def test_every_frame_is_the_one_that_the_page_names(page, serve, tmp_path, coded):
+    lengths = (15, 70, 20)
+    root = make_dataset(tmp_path / "ds", episodes=lengths, cameras=2, **CODED[coded])
+    open_episode(page, serve(root), 1)
+    assert "WebCodecs" in page.text_content(".way")
+    wanted = [0, 69, 1, 35, 34, 33, 64, 63, 12, 13, 68]
+    for frame in wanted:
+        seek(page, frame)
+        for camera in (CAMERA, "observation.images.cam1"):
+            assert shown(page, camera) == (frame, 1, frame)
+    for key, frame in (("Home", 0), ("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
+        page.keyboard.press(key)
+        page.wait_for_selector(f"main[data-shown='{frame}']")
+        assert shown(page) == (frame, 1, frame)
+    page.keyboard.press("n")
+    page.wait_for_function("() => location.hash.includes('/e/2')")
+    page.wait_for_selector("main[data-shown='0']")
+    assert shown(page) == (0, 2, 0)
+
+
+@pytest.mark.parametrize("stored", ["images", "a codec that browsers lack"])
+def test_what_the_browser_does_not_decode_comes_from_the_server(page, serve, tmp_path, stored):
+    options = {"cameras": 0, "image_cameras": {CAMERA: (48, 64)}}
+    if stored != "images":
+        options = {"cameras": {CAMERA: (48, 64)}, "codec": "hevc"}
+    root = make_dataset(tmp_path / "ds", episodes=(5, 30), **options)
+    open_episode(page, serve(root), 1)
+    assert "server" in page.text_content(".way")
+    for frame in (0, 29, 7, 8):
+        seek(page, frame)
+        assert shown(page) == (frame, 1, frame)
+
+
+def test_playing_shows_each_frame_once_and_in_order(page, serve, tmp_path):
+    root = make_dataset(tmp_path / "ds", episodes=(40, 40), cameras=3, fps=20)
+    open_episode(page, serve(root), 1)
+    page.evaluate(
+        """() => {
+            window.seen = [];
+            const canvas = document.querySelector("canvas");
+            new MutationObserver(() => window.seen.push(Number(canvas.dataset.frame)))
+                .observe(canvas, { attributes: true, attributeFilter: ["data-frame"] });
+        }"""
+    )
+    page.select_option("select", "0.5")
+    page.keyboard.press(" ")
+    page.wait_for_selector("main[data-shown='39']", timeout=30000)
+    seen = page.evaluate("window.seen")
+    assert seen == sorted(set(seen))
+    dropped = page.evaluate("document.getElementById('main').demoreel.dropped()")
+    assert len(seen) + dropped == 39
+    assert shown(page) == (39, 1, 39)
+
+
+def test_a_loop_and_an_address_that_carry_over(page, serve, tmp_path):
+    root = make_dataset(tmp_path / "ds", episodes=(30,), fps=30)
+    viewer = serve(root)
+    open_episode(page, viewer, 0, "?f=12&in=10&out=14")
+    assert shown(page) == (12, 0, 12)
+    page.keyboard.press(" ")
+    page.wait_for_selector("main[data-shown='14']")
+    page.wait_for_selector("main[data-shown='10']")
+    page.keyboard.press(" ")
+    seek(page, 13)
+    page.wait_for_function("() => location.hash.includes('f=13')")
+    page.reload()
+    page.wait_for_selector("main[data-shown='13']")
+    assert shown(page) == (13, 0, 13)
+    assert "in=10" in page.evaluate("location.hash")
+
+
+def test_the_table_is_walked_filtered_and_opened_by_keys(page, serve, tmp_path):
+    root = make_dataset(
+        tmp_path / "ds", episodes=(5, 9, 7, 8), tasks=("pick", "place <img src=x onerror=alert(1)>")
+    )
+    page.goto(serve(root).address)
+    page.wait_for_selector("[data-episode='3']")
+    assert "place <img src=x" in page.text_content("[data-episode='1']")  # text, never markup
+    page.keyboard.press("/")
+    page.keyboard.type("pick")
+    page.wait_for_selector("[data-episode='1']", state="detached")
+    page.wait_for_selector("[data-episode='2']")
+    assert page.locator("[data-episode]").count() == 2
+    page.click("button[title^='Filter by an SQL']")
+    page.fill("input[type=search]", "length > 7")
+    page.wait_for_selector("[data-episode='3']")
+    assert page.locator("[data-episode]").count() == 2
+    page.fill("input[type=search]", "length >")
+    page.wait_for_selector(".problem:not(:empty)")
+    page.fill("input[type=search]", "")
+    page.wait_for_selector("[data-episode='0']")
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("main[data-shown='0']")
+    assert shown(page) == (0, 1, 0)
+    page.keyboard.press("Escape")
+    page.wait_for_selector("[data-episode='3']")
+
+
+def test_numbers_stand_beside_the_frame(page, serve, tmp_path):
+    import demoreel
+
+    root = make_dataset(tmp_path / "ds", episodes=(12,), fps=10)
+    open_episode(page, serve(root), 0, "?f=7")
+    page.evaluate("document.getElementById('main').demoreel.ready")
+    text = page.text_content(".side")
+    state = np.asarray(demoreel.open(root).episode(0).column("observation.state"))[7]
+    for value in state.reshape(-1).tolist():
+        assert (f"{value:.5g}"[:5]) in text
+    assert page.locator(".chart canvas").count() >= 1
+
+
+def test_a_broken_camera_is_said_and_the_others_play(page, serve, tmp_path):
+    root = make_dataset(tmp_path / "ds", episodes=(9,), cameras=2)
+    for video in (root / "videos").rglob("*.mp4"):
+        if "cam0" in str(video):
+            video.write_bytes(b"nothing")
+    open_episode(page, serve(root), 0)
+    page.wait_for_selector(".camera .error")
+    seek(page, 4)
+    assert shown(page, "observation.images.cam1") == (4, 0, 4)
