@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lerobot_answers import describe
+from lerobot_answers import describe_like
 
 HERE = Path(__file__).resolve().parent
 FIXTURES = Path(os.environ.get("DEMOREEL_FIXTURES") or HERE.parents[1] / "shared" / "fixtures")
@@ -59,4 +59,4 @@ def same_as_answered(dataset: Any, expected: Answers) -> None:
 def same_item(item: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
     assert set(item) == set(wanted), where
     for key, value in item.items():
-        assert describe(value) == wanted[key], f"{where}, {key}"
+        assert describe_like(value, wanted[key]) == wanted[key], f"{where}, {key}"

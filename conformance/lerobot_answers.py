@@ -155,6 +155,17 @@ def describe(value: Any) -> dict[str, Any]:
     return answer
 
 
+def describe_like(value: Any, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Describe a value of ours as lerobot gives it.
+
+    ``return_uint8`` holds for images in tables; lerobot gives these as floats all the same.
+    """
+    import torch
+
+    is_bytes = isinstance(value, torch.Tensor) and value.dtype == torch.uint8
+    return describe(value / 255.0 if is_bytes and wanted.get("dtype") == "float32" else value)
+
+
 def said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 

@@ -24,6 +24,12 @@ _FEATURES: dict[str, dict[str, Any]] = {
     WRIST: {"dtype": "image", "shape": (48, 64, 3), "names": _NAMES},
     DEPTH: {"dtype": "video", "shape": (48, 64, 1), "names": _NAMES,
             "info": {"is_depth_map": True}},
+    "observation.far": {"dtype": "video", "shape": (48, 64, 1), "names": _NAMES,
+            "info": {"is_depth_map": True, "video.depth_max": 20.0, "video.use_log": False}},
+    "observation.whole": {"dtype": "image", "shape": (48, 64, 1), "names": _NAMES,
+            "info": {"is_depth_map": True}},
+    "observation.metres": {"dtype": "image", "shape": (48, 64, 1), "names": _NAMES,
+            "info": {"is_depth_map": True}},
 }  # fmt: skip
 _LENGTHS = (5, 1, 2, 9)
 _OPEN: list[demoreel.Recorder] = []  # recorders whose datasets are read while they record
@@ -85,6 +91,9 @@ def _frame(episode: int, frame: int) -> dict[str, Any]:
         FRONT: _image(96, 128, episode, frame),
         WRIST: _image(48, 64, episode, frame),
         DEPTH: np.add.outer(np.arange(48), np.arange(64)).astype(np.uint16) * 9 + 300 + frame,
+        "observation.far": np.linspace(0, 18, 48 * 64, dtype=np.float32).reshape(48, 64) + frame,
+        "observation.whole": np.arange(48 * 64).astype(np.uint16).reshape(48, 64) * 21 + frame,
+        "observation.metres": np.linspace(0, 9, 48 * 64, dtype=np.float32).reshape(48, 64) + frame,
         "task": "pick" if frame < 4 else "抓起杯子",
     }
 

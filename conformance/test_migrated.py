@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lerobot_answers import describe
+from lerobot_answers import describe_like
 
 import demoreel
 from demoreel.testing import make_dataset
@@ -134,7 +134,7 @@ def compare(expected: dict[str, Any], source: Path, kwargs: dict[str, Any]) -> N
         mine = dataset[int(index)]
         assert set(mine) == set(item)
         for key, value in mine.items():
-            assert describe(value) == item[key], f"item {index}, {key}"
+            assert describe_like(value, item[key]) == item[key], f"item {index}, {key}"
 
 
 def test_statistics_are_complete(answers: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ LEVELS = [
     {"convert", "check", "record"},  # conversions and repairs are cuts, too
     {"repair", "hub"},  # what is published was recorded, perhaps by a process that was killed
     {"torch"},  # its classes record, cut and push, too
-    {"cli", "view"},
+    {"view"},
+    {"cli"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
 FREE = {
@@ -100,12 +102,13 @@ def test_the_way_of_a_batch_names_no_lance(room):
 # What may be loaded by opening and reading a v3.0 dataset on a disk.
 LOCAL = {
     "layouts": "arrow_in base column_store columns detect file_reader find_rows language meta "
-    "pending rows persisted persisted_files spans v3 v3.reader",
+    "pending rows persisted persisted_files spans v3 v3.locate v3.reader",
     "media": "colour decode mp4 mp4_boxes packet_file images video",
     "read": "batch cameras dataset follow",
     "storage": "arrow columns commit commit.consistent commit.files commit.hidden_folder "
     "commit.journal commit.replace commit.writer_lock external folder forks json_files links local "
-    "lru names no_room parquet parquet_pages place scratch secrets seekable store threads thrift",
+    "lru names no_room parquet parquet_pages place pointers scratch secrets seekable store threads "
+    "thrift",
 }
 
 
@@ -116,13 +119,28 @@ def test_what_reading_a_local_dataset_loads(fixtures):
     clients = {"urllib3", "http.client", "httpx", "httpx2", "requests", "obstore"}
     assert loaded & (clients | {"huggingface_hub", "lance"}) == set()
     ours = {name.removeprefix("demoreel.") for name in loaded if name.startswith("demoreel.")}
-    modules = {name for name in ours if name.split(".")[0] not in ("errors", "model")}
+    modules = {name for name in ours if name.split(".")[0] not in ("errors", "model", "packages")}
     known = {f"{room}.{name}" for room, names in LOCAL.items() for name in names.split()}
     assert modules - known - set(LOCAL) == set()
 
 
+@pytest.mark.parametrize("verb", ["info", "episodes", "stats"])
+def test_what_a_command_that_shows_metadata_loads(fixtures, verb):
+    """No codec, no images, no functions of Arrow: each takes longer to import than the rest."""
+    run = f"from demoreel.cli import main; main([{verb!r}, {str(fixtures / 'g1_v30')!r}, '--json'])"
+    assert loaded_after(run) & {"av", "PIL.Image", "simplejpeg", "pyarrow.compute"} == set()
+
+
+def test_what_a_plan_loads(fixtures, tmp_path):
+    cut = ["cut", "delete", str(fixtures / "g1_v30"), str(tmp_path / "out"), "-e", "0", "--dry-run"]
+    loaded = loaded_after(f"from demoreel.cli import main; main({cut!r})")
+    assert loaded & {"av", "PIL.Image", "simplejpeg", "asyncio"} == set()
+
+
 # What may be loaded by importing the classes that train, besides what reading loads.
-TRAINING = {"torch": "collate dataset metadata place recording ring sampler"}
+TRAINING = {
+    "torch": "collate dataset episodes hf_rows info metadata place recording ring sampler",
+}
 
 
 def test_what_importing_torch_classes_loads():
@@ -130,7 +148,7 @@ def test_what_importing_torch_classes_loads():
     loaded = loaded_after("import demoreel.torch")
     assert loaded & {"huggingface_hub", "obstore", "urllib3", "lance", "duckdb"} == set()
     ours = {name.removeprefix("demoreel.") for name in loaded if name.startswith("demoreel.")}
-    modules = {name for name in ours if name.split(".")[0] not in ("errors", "model")}
+    modules = {name for name in ours if name.split(".")[0] not in ("errors", "model", "packages")}
     rooms = LOCAL | TRAINING
     known = {f"{room}.{name}" for room, names in rooms.items() for name in names.split()}
     assert modules - known - set(rooms) == set()
@@ -139,6 +157,23 @@ def test_what_importing_torch_classes_loads():
 def test_modules_of_torch_that_load_later_are_attributes():
     used = "demoreel.torch.lance, demoreel.torch.streaming, demoreel.torch.dataset_tools"
     assert "demoreel.torch.streaming" in loaded_after(f"import demoreel.torch; {used}")
+
+
+# Verbs whose arguments may be URIs, and that treat these otherwise: refuse, fetch or send them.
+ASKING = (
+    "check/run cli/convert cli/cut cli/options cli/stats hub/pull record/start run/anywhere "
+    "run/clean torch/place view/datasets view/server"
+)
+
+
+def test_only_checks_of_arguments_ask_whether_a_dataset_is_remote():
+    """Readers take a folder, which is the same wherever its files lie."""
+    asking = [
+        path.relative_to(SOURCE).with_suffix("").as_posix()
+        for path in SOURCE.rglob("*.py")
+        if re.search(r"\bis_uri\b", path.read_text())
+    ]
+    assert sorted(n for n in asking if not n.startswith("storage/")) == ASKING.split()
 
 
 # Prints the files of demoreel that one batch enters, in any thread, after another batch.
@@ -223,7 +258,7 @@ def test_the_map_is_true():
         assert int(number) <= 10
         assert wanted in defined_names(SOURCE / name), f"{wanted} is not in {name}"
     drawn = page.split("```text")[1].split("```")[0]
-    rooms = set(LEVEL) - {"view", "packages"}
+    rooms = set(LEVEL) - {"packages"}
     assert rooms <= set(re.findall(r"\w+", drawn))
 
 
@@ -234,3 +269,27 @@ def test_a_class_name_stands_once():
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+MODULES_OF = {
+    "pylance": "lance",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+    "huggingface-hub": "huggingface_hub",
+}
+
+
+def test_what_is_installed_is_imported():
+    """The package and its extras ask for no other package that the code does not use."""
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    names = {
+        re.match(r"[\w-]+", asked)[0].lower()
+        for asked in [*project["dependencies"], *(one for extra in extras for one in extra)]
+    } - {"demoreel"}
+    text = "\n".join(path.read_text() for path in MODULES)
+    imports = r"(?:import|from|import_module\(\"|load_late\(\")\s*{}\b"
+    unused = {
+        name for name in names if not re.search(imports.format(MODULES_OF.get(name, name)), text)
+    }
+    assert unused == set()

@@ -10,7 +10,9 @@
     │   └── FrameMismatchError                     metadata and video disagree about the frames
     ├── PictureError          (ValueError)         an encoded image in a table does not decode
     ├── ArgumentError         (ValueError)         the caller asked for something impossible
-    │   └── UnknownKeyError   (KeyError)           no such camera, feature or window key
+    │   ├── UnknownKeyError   (KeyError)           no such camera, feature or window key
+    │   ├── ReadOnlyError     (RuntimeError)       a dataset that is read was to be recorded to
+    │   └── FrameValueError                        a frame has other values than were declared
     ├── OutOfRangeError       (IndexError)         no such frame or episode
     ├── TargetExistsError     (FileExistsError)    a write would overwrite something
     ├── DiskError             (OSError)            a disk fails; the message says what is saved
@@ -21,7 +23,7 @@
     ├── EncoderBehindError    (RuntimeError)       neither encoders nor disk can take an image now
     ├── ShortageError         (RuntimeError)       this process may have no more files, threads
     ├── ConversionError       (RuntimeError)       what was written is not what the source holds
-    ├── RepairError           (RuntimeError)       nothing of a dataset can be saved
+    ├── RepairError           (RuntimeError)       a repair would lose something, or all of it
     ├── StoreError            (RuntimeError)       a store or the Hub does not give what it should
     │   ├── AccessError       (PermissionError)    it requires other credentials
     │   ├── ObjectChangedError                     an object is not the one that was opened
@@ -50,6 +52,7 @@ _URI = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]+:/{1,2})([^\s'\"<>`]+)")  # a Path
 _NAMED_SECRET = re.compile(
     r"(?i)\b(\w*(?:signature|secret|token|password|credential|accountkey)\w*|sig)=[^\s&;,()'\"]{6,}"
 )
+_OPTION = re.compile(r" \(--[a-z][^)]*\)")
 _HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
 
 
@@ -75,7 +78,8 @@ class DemoreelError(Exception):
         lines = [self.what]
         lines += [f"  {name}: {value}" for name, value in self.where.items()]
         if self.hint:
-            lines.append(f"  next: {self.hint}")
+            # "overwrite=True (--overwrite)": the command shows the option, and not the argument.
+            lines.append(f"  next: {_OPTION.sub('', self.hint)}")
         return "\n".join(map(printable, lines))
 
     def __str__(self) -> str:  # KeyError would show its repr, quotes and all
@@ -258,6 +262,20 @@ class UnknownKeyError(ArgumentError, KeyError):
     """No such camera, feature or window key."""
 
 
+class ReadOnlyError(ArgumentError, RuntimeError):
+    """A method that records was called on a dataset that is read, or is finalized."""
+
+
+class FrameValueError(ArgumentError):
+    """A frame lacks values, or has other ones than were declared; ``what`` has a line for each."""
+
+    def _message(self) -> str:
+        # Scripts look for whole lines. What stands in them is the caller's own, no dataset's.
+        _, line_end, rest = super()._message().partition("\n")
+        lines = [printable(line) for line in self.what.rstrip("\n").split("\n")]
+        return "\n".join(lines) + line_end + rest
+
+
 class OutOfRangeError(DemoreelError, IndexError):
     """No such frame or episode."""
 
@@ -298,7 +316,7 @@ class ConversionError(DemoreelError, RuntimeError):
 
 
 class RepairError(DemoreelError, RuntimeError):
-    """Nothing of a dataset can be saved."""
+    """A repair would lose something of a dataset, or nothing of it can be saved."""
 
 
 class StoreError(DemoreelError, RuntimeError):

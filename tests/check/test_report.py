@@ -33,12 +33,40 @@ def test_many_findings_of_a_code_are_one_block():
     report = report_of("video-short", times=500)
     assert report.counts["video-short"] == 500
     assert len(report.findings) == 200
-    text = str(report)
-    assert text.count("video-short") == 1
-    assert "500 places" in text
-    assert "and 497 more" in text
-    assert CODES["video-short"].effect in text
-    assert "demoreel repair /data/arm /data/arm-repaired" in text
+    first, example, effect, blank, summary, repair = str(report).splitlines()
+    assert first == "error    video-short: A video has fewer frames than its episodes need " + (
+        "(500 episodes: 0-199, ...)"
+    )
+    assert example.strip() == "e.g. Number 0. [file a.mp4]"
+    assert effect.strip() == CODES["video-short"].effect
+    assert (blank, summary) == ("", "1 error")
+    assert repair == "next: demoreel repair /data/arm /data/arm-repaired  (video-short)"
+
+
+def test_says_which_episodes():
+    findings = Findings("x")
+    for episode in (0, 1, 2, 7, 9, 10):
+        findings.add("video-short", "Short.", episode=episode, camera="front")
+    findings.add("video-short", "Short.", episode=7, camera="wrist")
+    facts = {"x": {"episodes": 91}}
+    report = Report(("x",), tuple(findings.kept), dict(findings.counts), facts)
+    assert "(6 of 91 episodes: 0-2, 7, 9-10; 2 cameras)" in str(report)
+
+
+def test_what_stops_training_comes_first_and_cosmetics_last():
+    codes = ("task-unused", "total-tasks", "keyframes-far", "stats-differ", "video-short")
+    report = report_of(*codes)
+    order = ["video-short", "stats-differ", "keyframes-far", "total-tasks", "task-unused"]
+    assert [group.code.name for group in report.groups()] == order
+
+
+def test_a_command_is_said_once_with_all_that_it_is_for():
+    report = report_of("video-short", "stats-missing", "episode-idle", times=3)
+    commands = str(report).splitlines()[-2:]
+    assert commands == [
+        "next: demoreel repair /data/arm /data/arm-repaired  (video-short, stats-missing)",
+        "next: demoreel cut delete /data/arm /data/arm-without --episodes 0,1,2  (episode-idle)",
+    ]
 
 
 def test_as_json():
@@ -56,7 +84,8 @@ def test_a_place_may_stand_for_many():
     findings.add("rows-orphan", "Many.", count=40, episode=3)
     report = Report(("x",), tuple(findings.kept), dict(findings.counts))
     assert report.by_severity()["warning"] == 40
-    assert report.summary() == "40 warnings"
+    assert report.summary() == "1 warning"
+    assert "(40 episodes: 3, ...)" in str(report)
 
 
 def test_unknown_codes_are_a_mistake():

@@ -23,6 +23,9 @@ def test_a_sound_dataset(run, dataset):
     assert done.returncode == 0, done.stdout
     assert "error" not in done.stdout
     assert "3 episodes, 25 rows, 3 videos" in done.stderr
+    assert "the metadata, every row of the tables, the packet table of every video" in done.stderr
+    assert "no frame was decoded" in done.stderr
+    assert "no frame was decoded" not in run("check", dataset, "--deep").stderr
 
 
 def test_says_what_where_why_and_what_to_do(run, damaged):
@@ -31,8 +34,9 @@ def test_says_what_where_why_and_what_to_do(run, damaged):
     first, *_ = done.stdout.splitlines()
     assert first.startswith("error    video-empty: A video has no bytes")
     assert "camera observation.images.front" in done.stdout
-    assert "effect: " in done.stdout
-    assert f"repair: demoreel repair {damaged} {damaged}-repaired" in done.stdout
+    assert "Training stops when a frame of it is drawn" in done.stdout
+    repair = f"next: demoreel repair {damaged} {damaged}-repaired  (video-empty, stats-missing)"
+    assert done.stdout.splitlines()[-1] == repair
     assert done.stdout.index("video-empty") < done.stdout.index("stats-missing")
     assert "1 error, 1 warning" in done.stdout
 
@@ -85,7 +89,7 @@ def test_quiet(run, dataset):
 def test_a_terminal(show, damaged):
     shown = show("check", damaged)
     assert "video-empty" in shown
-    assert "repair:" in shown
+    assert "next:" in shown
 
 
 def test_texts_of_strangers_cannot_move_the_cursor(run, damaged):

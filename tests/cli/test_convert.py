@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import pytest
+
 import demoreel
+import demoreel.lance
 
 
 def test_converts_and_says_so(run, dataset, tmp_path):
@@ -97,3 +101,48 @@ def test_ctrl_c_leaves_nothing(fixtures, tmp_path):
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("source", ["v2.1", "v3.0", "lance-video"])
+def test_sizes_of_files(run, dataset, tmp_path, source):
+    demoreel.convert(dataset, tmp_path / "source", to=source, exact=True)
+    sizes = ["--data-file-size-in-mb", "0.0001", "--video-file-size-in-mb", "0.0001"]
+    done = run("convert", tmp_path / "source", tmp_path / "out", "--to", "v3.0", *sizes)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "out" / "data").rglob("*.parquet"))) == 3  # one for each episode
+    assert len(list((tmp_path / "out" / "videos").rglob("*.mp4"))) == 3 * 3
+    assert demoreel.diff(tmp_path / "source", tmp_path / "out", pixels="all").columns == ()
+    info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
+    assert info["video_files_size_in_mb"] == 0.0001
+
+
+@pytest.mark.parametrize("arguments", [["--to", "v2.1"], ["--to", "lance-native"]])
+def test_sizes_of_files_are_for_v3(run, dataset, tmp_path, arguments):
+    size = ["--video-file-size-in-mb", "5"]
+    done = run("convert", dataset, tmp_path / "out", *arguments, *size)
+    assert done.returncode == 2
+    assert "next: leave them out" in done.stderr
+    done = run("convert", dataset, tmp_path / "out", "--to", "v3.0", size[0], "-1")
+    assert done.returncode == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_terminal_shows_share_counts_and_time(show, dataset, tmp_path):
+    shown = show("convert", dataset, tmp_path / "out", "--to", "lance-frames")
+    assert "%" in shown
+    assert "of 25 frames" in shown
+    assert "%" not in show("convert", dataset, tmp_path / "quiet", "--to", "v2.1", "--quiet")
+
+
+def test_a_cut_shows_its_share(show, dataset, tmp_path):
+    shown = show("cut", "delete", dataset, tmp_path / "out", "--episodes", "0", "--exact")
+    assert "100 %" in shown
+    assert re.search(r"of [\d.]+ k?B", shown)
+
+
+def test_lancedbs_functions_show_a_bar(dataset, tmp_path, capfd):
+    demoreel.lance.convert_to_lance(str(dataset), tmp_path / "shown", progress=True)
+    lines = capfd.readouterr().err.splitlines()
+    assert "writing: 100 %, 25 of 25 frames" in "\n".join(lines)
+    demoreel.lance.convert_to_lance_video(str(dataset), tmp_path / "silent", progress=False)
+    assert capfd.readouterr().err == ""

@@ -35,8 +35,11 @@ def test_different_ones(run, dataset, other):
         "episodes",
         "rows",
         "statistics",
-        "pictures",
+        "images",
     }
+    assert "of 255 levels" in done.stdout
+    assert "[" not in done.stdout
+    assert "only in a" not in done.stdout
     assert "put it down" in done.stdout
     assert "bytes differ: different" in done.stderr
 

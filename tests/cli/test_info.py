@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 
 from demoreel.testing import make_dataset
+from support.defects.tools import lfs_pointer
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 DEPTH = "observation.depth.front"
@@ -67,3 +68,23 @@ def test_names_of_any_form(run, one_camera, tmp_path):
     shown = run("info", tmp_path / "names").stdout
     assert "left, right" in shown
     assert "up, down" in shown
+
+
+def test_what_is_not_here_is_said(run, tmp_path):
+    root = make_dataset(tmp_path / "ds", episodes=[4] * 3, cameras=1, layout="v2.1")
+    assert json.loads(run("info", root, "--json").stdout)["absent"] == {
+        "missing": 0,
+        "not_fetched": 0,
+    }
+    for path in root.glob("data/*/*.parquet"):
+        lfs_pointer(path)
+    next(root.glob("videos/*/*/*.mp4")).unlink()
+    (root / "videos" / "nowhere").symlink_to(tmp_path / "nothing")
+    done = run("info", root)
+    assert done.returncode == 0
+    assert "3 files not fetched, Git LFS pointers instead: git lfs pull" in done.stdout
+    assert "1 table or video not there; fetch it: demoreel pull" in done.stdout
+    assert json.loads(run("info", root, "--json").stdout)["absent"] == {
+        "missing": 1,
+        "not_fetched": 3,
+    }

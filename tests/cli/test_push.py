@@ -81,3 +81,34 @@ def test_a_terminal_sees_no_other_programs_bars(show, hub, folder):
     shown = show("push", folder, REPO, HF_HUB_DISABLE_PROGRESS_BARS="")
     assert "v2.1" in shown
     assert "%|" not in shown
+
+
+def test_a_conversion_is_pushed(run, hub, folder, tmp_path):
+    out = tmp_path / "new"
+    planned = run("convert", folder, out, "--to", "v3.0", "--push", REPO, "--dry-run")
+    assert f"would push it to {REPO}" in planned.stderr
+    assert not hub.exists(REPO)
+    done = run("convert", folder, out, "--to", "v3.0", "--push", REPO, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["to"] == "v3.0"
+    assert told["pushed"]["tag"] == "v3.0"
+    assert "meta/info.json" in hub.files(REPO)
+
+
+@pytest.mark.parametrize("repo", ["nowhere", "me/my_task"])
+def test_what_cannot_be_pushed_is_not_converted(run, hub, folder, tmp_path, monkeypatch, repo):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    done = run("convert", folder, tmp_path / "new", "--to", "v3.0", "--push", repo)
+    assert done.returncode in (1, 2)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_dry_run_without_the_hub(run, folder, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    done = run("push", folder, REPO, "--dry-run")
+    assert done.returncode == 1
+    assert "then push again" in done.stderr
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "next: unset it" in run("push", folder, REPO, "--dry-run").stderr

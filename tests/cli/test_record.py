@@ -10,7 +10,10 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 import demoreel
+from demoreel.record.clock import EpisodeReport
 
 COMMAND = [sys.executable, "-m", "demoreel", "record"]
 FAST = ["--robot", "toy", "--vcodec", "h264"]
@@ -29,8 +32,9 @@ def test_the_toy_robot_is_recorded_and_goes_on(run, tmp_path):
     assert all(1 <= length <= 12 for length in lengths)  # fewer where the machine is busy
     more = run("record", root, *FAST, "--episode-time", 0.2, "--resume", "--task", "something else")
     assert more.returncode == 0, more.stderr
-    assert "1 episode of" in more.stdout
-    assert "saved episode 2" in more.stderr
+    assert more.stdout.startswith("1 episode, ")
+    assert more.stdout.endswith(f"saved in {root}\n")
+    assert "episode 2 saved: " in more.stderr
     ds = demoreel.open(root)
     assert ds.episodes.length.tolist()[:2] == lengths
     assert len(ds.episodes) == 3
@@ -54,16 +58,71 @@ def test_what_cannot_be_is_refused(run, tmp_path):
     assert not (tmp_path / "ds").exists()
 
 
+@pytest.mark.parametrize("arguments", [["s3://bucket/ds"], ["there"], ["nowhere", "--resume"]])
+def test_places_are_refused_before_the_robot_is_imported(tmp_path, arguments):
+    (tmp_path / "there" / "data").mkdir(parents=True)
+    (tmp_path / "moving.py").write_text("open('moved', 'w').close()\n")
+    command = [*COMMAND, *arguments, "--robot", "moving:arm"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode in (1, 2)
+    assert "next: " in done.stderr
+    assert "demoreel." not in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["moving.py", "there"]
+
+
+@pytest.mark.parametrize(
+    ("robot", "said"),
+    [
+        ("no_such_robots:arm", "There is no module 'no_such_robots'"),
+        ("faulty_robots:leg", "has no 'leg'"),
+        ("faulty_robots:arm", "returned int"),
+        ("faulty_robots:broken", "KeyError: 'port'"),
+        ("missing_robots:arm", "ModuleNotFoundError: No module named 'no_such_driver'"),
+    ],
+)
+def test_what_is_wrong_with_a_robot(run, tmp_path, monkeypatch, robot, said):
+    (tmp_path / "faulty_robots.py").write_text(
+        "def arm():\n    return 3\ndef broken():\n    raise KeyError('port')\n"
+    )
+    (tmp_path / "missing_robots.py").write_text("import no_such_driver\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    done = run("record", "ds", "--robot", robot)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "next: " in done.stderr
+    assert not (tmp_path / "ds").exists()
+
+
+def test_another_layout_is_not_appended(run, dataset):
+    done = run("record", dataset, "--resume", "--layout", "lance-video")
+    assert done.returncode == 2
+    assert "layout v3.0, not lance-video" in done.stderr
+
+
+def test_a_report_reads_as_a_sentence():
+    report = EpisodeReport(3, 150, 4.9667, 30.0012345, 0.123456, 1.5, late_frames=2)
+    assert str(report) == (
+        "episode 3 saved: 150 frames in 5.0 s, 30.00 fps, jitter 0.1 ms (99 %: 1.5 ms), 2 late; "
+        "saving took 0 ms"
+    )
+
+
 def test_a_robot_of_ones_own_is_found_by_its_module(tmp_path):
     (tmp_path / "my_robots.py").write_text(
         "from demoreel.testing.toy_robot import ToyLeader, ToyRobot\n"
         "def arm():\n    robot = ToyRobot(seed=3)\n    return robot, ToyLeader(robot)\n"
     )
     command = [*COMMAND, "ds", "--robot", "my_robots:arm", "--vcodec", "h264"]
+    command = [str(tmp_path / "bin" / "demoreel"), *command[3:]]  # as it is installed
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "demoreel").write_text(
+        f"#!{sys.executable}\nimport sys\nfrom demoreel.cli import main\nsys.exit(main())\n"
+    )
+    (tmp_path / "bin" / "demoreel").chmod(0o755)
     done = subprocess.run(
         [*command, "--episode-time", "0.2"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
     )

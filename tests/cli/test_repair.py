@@ -28,7 +28,11 @@ def test_a_lost_episode_shows_in_the_exit_code(tmp_path, capsys):
     table = root / "data/chunk-000/file-000.parquet"
     rows = pq.read_table(table)
     pq.write_table(rows.slice(0, 9), table)
-    assert run(["repair", str(root), str(tmp_path / "out"), "--json"]) == 1
+    out = tmp_path / "out"
+    assert run(["repair", str(root), str(out)]) == 1
+    assert "--drop-episodes" in capsys.readouterr().err
+    assert not out.exists()
+    assert run(["repair", str(root), str(out), "--drop-episodes", "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert [lost["episode"] for lost in said["lost"]] == [2]
     assert said["episodes"] == 2

@@ -258,7 +258,7 @@ def test_missing_files(old, tmp_path):
     next((old / "data").rglob("episode_000002.parquet")).unlink()
     with pytest.raises(VideoError, match=r"2 of 4 episodes are missing: 1,2") as caught:
         demoreel.convert(old, tmp_path / "out", to="v3.0")
-    assert "skip-missing" in str(caught.value)
+    assert "skip_missing" in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     report = demoreel.convert(old, tmp_path / "out", to="v3.0", skip_missing=True)
     assert (report.episodes, report.frames) == (2, 9)
@@ -271,7 +271,7 @@ def test_an_episode_that_begins_inside_a_group_of_images(tmp_path):
     demoreel.cut(root).trim(0, 2, 9).render(tmp_path / "cut")
     with pytest.raises(FrameMismatchError, match="alone") as caught:
         demoreel.convert(tmp_path / "cut", tmp_path / "out", to="v2.1")
-    assert "--exact" in str(caught.value)
+    assert "exact=True" in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "in"]
     report = demoreel.convert(tmp_path / "cut", tmp_path / "out", to="v2.1", exact=True)
     assert any("encoded anew" in note for note in report.notes)
@@ -359,5 +359,5 @@ def test_progress_reaches_its_end(old, tmp_path):
 
 
 def test_nowhere_to_go(old):
-    with pytest.raises(ArgumentError, match="Where to"):
+    with pytest.raises(ArgumentError, match="Where is the result"):
         demoreel.convert(old, to="v3.0")

@@ -338,6 +338,6 @@ def test_repair_keeps_the_splits_of_what_is_left(base, tmp_path):
     with_splits(root, train="0:3", val="3:4")
     (root / "meta" / "notes.json").write_text("{}")
     sorted(root.rglob("episode_000001.mp4"))[0].write_bytes(b"")
-    done = demoreel.repair(root, tmp_path / "new")
+    done = demoreel.repair(root, tmp_path / "new", drop_episodes=True)
     assert info_of(tmp_path / "new")["splits"] == {"train": "0:2", "val": "2:3"}
     assert any("meta/notes.json" in what for what in done.dropped)

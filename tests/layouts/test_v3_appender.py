@@ -28,13 +28,13 @@ from demoreel.errors import (
     UnknownKeyError,
     VideoError,
 )
-from demoreel.layouts.appending import create_appender, merged_stats, open_appender
+from demoreel.layouts.appending import create_appender, open_appender
 from demoreel.layouts.v3 import compact
 from demoreel.layouts.v3.compact import next_group
 from demoreel.layouts.v3.files import FilePlace, FileRun
 from demoreel.layouts.writing import EpisodeDraft
 from demoreel.media.encode import LOSSLESS_DEPTH, VideoEncoder, VideoSettings
-from demoreel.stats.running import combine
+from demoreel.model import combine_stats
 from demoreel.testing import make_dataset
 from demoreel.testing.stamp import read_stamp
 from support.crash import (
@@ -206,7 +206,7 @@ def test_statistics_of_the_whole(appender, scratch):
         ("std", values.std(axis=0)),
     ):
         assert np.allclose(found[name], expected, rtol=1e-12)
-    together = combine(parts)
+    together = combine_stats(parts, quantiles=True)
     for key, kinds in together.items():
         for name, value in kinds.items():
             assert np.allclose(appender.stats[key][name], value), (key, name)
@@ -219,14 +219,6 @@ def test_statistics_that_are_given_are_written(appender, scratch):
     assert demoreel.open(appender.root).stats["state"]["q50"].tolist() == [42.0] * 3
     appender.replace_stats(draft.stats)
     assert demoreel.open(appender.root).stats["state"]["q50"].tolist() != [42.0] * 3
-
-
-def test_merged_statistics_keep_what_only_the_whole_has():
-    one = {"min": np.zeros(1), "max": np.ones(1), "mean": np.zeros(1), "std": np.ones(1)}
-    one["count"] = np.array([2])
-    merged = merged_stats({"a": one, "old": one}, {"a": one, "new": one})
-    assert merged.keys() == {"a", "old"}
-    assert merged["a"]["count"] == [4]
 
 
 def test_one_appender_at_a_time(appender, add):

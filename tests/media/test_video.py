@@ -137,8 +137,15 @@ def test_a_file_that_not_even_root_can_open(tmp_path):
 
 def test_text_is_no_video(tmp_path):
     path = tmp_path / "v.mp4"
-    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 123\n")
+    path.write_text("<html>You have no access to this file.</html>\n")
     with pytest.raises(VideoError, match="does not open"):
+        open_video(path)
+
+
+def test_a_git_lfs_pointer_is_called_that(tmp_path):
+    path = tmp_path / "v.mp4"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 123\n")
+    with pytest.raises(VideoError, match=r"(?s)Git LFS pointer.*git lfs pull"):
         open_video(path)
 
 

@@ -109,6 +109,8 @@ def test_no_object():
         ([48, 64], None, (48, 64, 1)),
         ([3, 4, 3], ["height", "width", "channels"], (3, 4, 3)),
         ([3, 4, 3], None, (3, 4, 3)),
+        ([48, 64, 3], ["channels", "height", "width"], (48, 64, 3)),
+        ([3, 48, 64], ["height", "width", "channels"], (48, 64, 3)),
         ([48, 64, 3], {"axes": ["height", "width", "channels"]}, (48, 64, 3)),
     ],
 )

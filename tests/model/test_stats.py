@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from demoreel.errors import MetadataError
 from demoreel.model import combine_stats, stats_from_json, stats_to_json
+from demoreel.model.stats import extend_stats
 
 WHERE = "meta/stats.json"
 
@@ -81,6 +82,18 @@ def test_quantiles_and_features_that_some_lack_are_left_out():
     found = combine_stats([{"a": whole, "b": whole, "c": whole}, {"a": whole, "b": half}])
     assert set(found) == {"a"}
     assert set(found["a"]) == {"min", "max", "mean", "std", "count"}
+
+
+def test_a_grown_dataset_keeps_what_only_the_whole_has_and_averages_quantiles():
+    one, three = (
+        stats_of(np.zeros((1, 1)), q50=np.zeros(1)),
+        stats_of(np.ones((3, 1)), q50=np.ones(1)),
+    )
+    found = extend_stats({"a": one, "old": one}, {"a": three, "new": three})
+    assert found.keys() == {"a", "old"}
+    assert found["a"]["count"].tolist() == [4]
+    assert found["a"]["q50"].tolist() == [0.75]
+    assert found["old"]["count"].tolist() == [1]
 
 
 def test_nothing_to_combine():

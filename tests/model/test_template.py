@@ -61,8 +61,6 @@ HOSTILE = [
     "data/\ud800/{chunk_index}",
     # into objects
     "{0.__class__}",
-    "{0}",
-    "{}",
     "{video_key.__class__}",
     "{video_key.__class__.__mro__}",
     "{video_key[0]}",
@@ -87,10 +85,17 @@ HOSTILE = [
     "{video_key:03d}",
     "{video_key:>9}",
     "{video_key:{chunk_index}}",
-    # unknown fields and no template at all
+    "{chunk_index }",
+    # outside, whatever else
+    "../{nothing}",
+    "/{chunk_index",
+]
+
+WRONG = [
+    "{0}",
+    "{}",
     "{nothing}",
     "{Chunk_index}",
-    "{chunk_index }",
     "{chunk_index",
     "chunk_index}",
     "{chunk_index:03d",
@@ -106,6 +111,16 @@ def test_hostile_templates_are_refused(text):
     assert caught.value.where["template"] == repr(text)
     assert caught.value.where["file"] == "meta/info.json"
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_templates_that_are_merely_wrong(text):
+    with pytest.raises(MetadataError) as caught:
+        template(text)
+    assert not isinstance(caught.value, UnsafePathError)
+    assert caught.value.code == "template-wrong"
+    assert "video_path" in caught.value.what
+    assert "demoreel repair" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -151,7 +166,7 @@ def test_keys_with_braces_are_text():
 
 
 def test_only_the_fields_of_its_layout():
-    with pytest.raises(UnsafePathError, match="episode_index"):
+    with pytest.raises(MetadataError, match="episode_index"):
         template("{episode_index:06d}")
     assert template("{episode_index:06d}", ("episode_index",)).format(episode_index=7) == "000007"
 
@@ -170,7 +185,7 @@ alphabet = st.sampled_from(
 def test_whatever_is_let_through_stays_inside(text, key):
     try:
         path = template(text).format(video_key=key, chunk_index=3, file_index=5)
-    except UnsafePathError:
+    except MetadataError:
         return
     pure = PurePosixPath(path)
     assert not pure.is_absolute()

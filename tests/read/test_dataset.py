@@ -53,7 +53,7 @@ def test_any_subset_with_any_window_equals_the_whole_filtered(root, chosen, offs
 
 def test_repr_and_iteration(root):
     ds = demoreel.open(root, episodes=[1, 3])
-    assert repr(ds) == "<Dataset made: v3.0, 2 episodes, 5 frames, 30 fps, 1 cameras>"
+    assert repr(ds) == "<Dataset made: v3.0, 2 episodes, 5 frames, 30 fps, 1 camera>"
     assert [int(item["frame_index"]) for item in ds] == [0, 1, 2, 3, 0]
 
 

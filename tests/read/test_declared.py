@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import demoreel
+import demoreel.torch
 from demoreel.errors import DemoreelError, FrameMismatchError, PictureError
 from demoreel.testing import make_dataset
 
@@ -124,3 +125,33 @@ def test_a_linked_video_must_be_the_one_that_was_linked(tmp_path):
         for dataset in (early, demoreel.open(linked)):
             with pytest.raises(FrameMismatchError, match="not the one that it was made from"):
                 dataset[:]
+
+
+@pytest.mark.parametrize("image_size", [None, (32, 16)])
+def test_images_whose_sides_were_declared_in_the_wrong_order_are_shown(tmp_path, image_size):
+    root = made(tmp_path / "data", image_cameras={STILL: (64, 48)}, depth_cameras={})
+    before = demoreel.open(root, image_size=image_size).batch([0, 4])[STILL]
+    declare(root, STILL, 48, 64)
+    dataset = demoreel.open(root, image_size=image_size)
+    after = dataset.batch([0, 4])[STILL]
+    assert after.shape[2:] == (image_size or (64, 48))
+    assert np.array_equal(after, before)
+    assert next(iter(dataset.episode(0).frames(STILL))).shape == (64, 48, 3)
+    assert "picture-size" in {finding.code for finding in demoreel.check(root, deep=True).findings}
+
+
+def test_colours_in_a_depth_camera_are_shown_as_colours(tmp_path):
+    root = made(tmp_path / "data", depth_cameras={})
+    before = demoreel.open(root)[4][STILL]
+    path = root / "meta" / "info.json"
+    info = json.loads(path.read_text())
+    info["features"][STILL] |= {"shape": [64, 64, 1], "info": {"is_depth_map": True}}
+    path.write_text(json.dumps(info))
+    dataset = demoreel.open(root)
+    after = dataset[4][STILL]
+    assert dataset.features[STILL].is_depth
+    assert after.dtype == np.uint8
+    assert np.array_equal(after, before)
+    item = demoreel.torch.LeRobotDataset("me/data", root)[4][STILL]
+    assert item.shape == (3, 64, 64)
+    assert float(item.max()) <= 1

@@ -7,18 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import demoreel
-from demoreel.errors import ArgumentError, MetadataError, TargetExistsError
+from demoreel.errors import ArgumentError, DemoreelWarning, MetadataError, TargetExistsError
+from demoreel.media.encode import encoder_problem
 from demoreel.media.settings import VideoSettings
 from demoreel.model import DepthCode
 from demoreel.model.depth import depth_table, encode_depth
 from demoreel.record import create, resume
-from demoreel.record.spec import CAPTURE_TIME
 from demoreel.testing.stamp import Stamp, read_stamp, stamp
 
 FRONT, WRIST, DEEP = "observation.images.front", "observation.images.wrist", "observation.depth"
@@ -125,6 +126,71 @@ def test_every_kind_of_feature_comes_back(root):
         assert np.array_equal(item[WRIST], made[WRIST].transpose(2, 0, 1))
         codes = encode_depth(made[DEEP], code)
         assert np.array_equal(item[DEEP][0], depth_table(code)[codes])
+
+
+def metres(episode, number):
+    made = depth(episode, number) / np.float32(333)
+    made[0, :2] = np.nan, 70
+    return made.astype(np.float32)
+
+
+@pytest.mark.parametrize("layout", ["v3.0", "lance-video", "lance-native"])
+def test_images_of_depth_keep_their_values_and_say_their_unit(root, layout):
+    features = {
+        f"{kind}.{dtype}": {**EVERYTHING[DEEP], "dtype": kind}
+        for kind in ("image", "video")
+        for dtype in ("uint16", "float32")
+    }
+
+    def frame(episode, number):
+        values = {"uint16": depth(episode, number), "float32": metres(episode, number)}
+        return {**{key: values[key.partition(".")[2]] for key in features}, "task": "look"}
+
+    with create(root, fps=10, features=features, layout=layout) as recorder:
+        record(recorder, 0, 2, frame)
+    with resume(root) as recorder:
+        record(recorder, 1, 2, frame)
+    for unit, factor in (("mm", 1), ("m", 0.001)):
+        ds = demoreel.open(root, depth_unit=unit)
+        units = {"uint16": "mm", "float32": "m"}
+        for key in features:
+            assert ds.info.features[key].info["depth_unit"] == units[key.partition(".")[2]]
+        for row, (episode, number) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
+            item = ds[row]
+            whole = depth(episode, number) * factor
+            assert np.allclose(item["image.uint16"][0], whole, rtol=1e-6, atol=0)
+            exact = metres(episode, number) * 1000 * factor
+            assert np.allclose(item["image.float32"][0], exact, rtol=1e-6, equal_nan=True)
+    stats = demoreel.open(root).stats
+    known = np.array([metres(e, n) for e in (0, 1) for n in (0, 1)])
+    known = known[np.isfinite(known)].clip(0, 65.535)
+    assert np.isclose(stats["image.float32"]["mean"].item(), known.mean(), atol=0.0005)
+    assert np.isclose(stats["image.float32"]["max"].item(), 65.535)
+    assert stats["video.float32"]["max"].item() == 10.0
+    assert abs(stats["video.uint16"]["max"].item() - 871) <= 2
+
+
+def test_depth_that_changes_its_dtype_stays_in_its_unit(root):
+    features = {DEEP: {**EVERYTHING[DEEP], "dtype": "image"}}
+    with create(root, fps=10, features=features) as recorder:
+        for value in (np.full((48, 64), 1.5, np.float32), np.full((48, 64), 250, np.uint16)):
+            recorder.add_frame({DEEP: value, "task": "look"})
+        recorder.save_episode()
+    ds = demoreel.open(root)
+    assert [ds[row][DEEP].max() for row in (0, 1)] == [1500, 250]
+
+
+def test_a_range_of_depth_may_be_declared(root):
+    said = {"is_depth_map": True, "video.depth_max": 20.0, "video.use_log": False}
+    with create(root, fps=10, features={DEEP: {**EVERYTHING[DEEP], "info": said}}) as recorder:
+        recorder.add_frame({DEEP: np.full((48, 64), 15.0, np.float32), "task": "look"})
+        recorder.save_episode()
+    with resume(root) as recorder:
+        recorder.add_frame({DEEP: np.full((48, 64), 15000, np.uint16), "task": "look"})
+        recorder.save_episode()
+    ds = demoreel.open(root)
+    assert all(abs(ds[row][DEEP] - 15000).max() < 3 for row in (0, 1))
+    assert ds.info.features[DEEP].info["depth_unit"] == "m"
 
 
 @pytest.mark.parametrize("codec", ["h264", "av1", "hevc"])
@@ -255,6 +321,42 @@ def test_what_cannot_be_encoded_leaves_nothing_behind(root):
     assert not root.exists()
 
 
+@pytest.mark.parametrize("name", ["h264_nvenc", "hevc_nvenc", "h264_vaapi", "h264_qsv"])
+def test_an_encoder_that_is_not_here_is_refused_before_anything_is_written(root, monkeypatch, name):
+    problem = f"FFmpeg has no encoder {name!r} here."
+    monkeypatch.setattr("demoreel.media.encode.encoder_problem", lambda _: problem)
+    with pytest.raises(ArgumentError, match=f"no encoder '{name}'") as caught:
+        create(root, fps=30, features=SIMPLE, vcodec=name)
+    assert "vcodec='auto'" in str(caught.value)
+    assert not root.exists()
+
+
+def test_names_of_encoders(root):
+    assert encoder_problem("libx264") is None
+    assert "FFmpeg has no encoder 'h264_nothing'" in encoder_problem("h264_nothing")
+    with pytest.raises(ArgumentError, match="did you mean 'h264_nvenc'"):
+        create(root, fps=30, features=SIMPLE, vcodec="h264_nvenk")
+    with create(root, fps=30, features=SIMPLE, vcodec="libx264") as recorder:
+        record(recorder, 0, 2)
+    assert demoreel.open(root).features[FRONT].info["video.codec"] == "h264"
+    with pytest.raises(ArgumentError, match="recorded as h264, not hevc_nvenc"):
+        resume(root, vcodec="hevc_nvenc")
+
+
+@pytest.mark.parametrize(
+    ("codec", "stored"), [("av1", "yuv420p"), ("hevc", "yuv420p"), ("h264", "yuv444p")]
+)
+def test_yuv444p_falls_back_where_lerobots_format_has_none(root, codec, stored):
+    settings = VideoSettings(codec=codec, pix_fmt="yuv444p")
+    warns = pytest.warns(DemoreelWarning, match="yuv420p") if stored == "yuv420p" else nullcontext()
+    with warns:
+        recorder = create(root, fps=30, features=SIMPLE, video=settings)
+    with recorder:
+        record(recorder, 0, 2)
+    ds = check(root, [2])
+    assert ds.features[FRONT].info["video.pix_fmt"] == stored
+
+
 def test_an_episode_of_no_frames_is_not_saved(root):
     with create(root, fps=30, features=SIMPLE, vcodec="h264") as recorder:
         with pytest.raises(ArgumentError, match="no frames"):
@@ -274,18 +376,8 @@ def test_a_stall_is_in_the_data_and_in_the_report(root):
     assert [(gap.frame, round(gap.seconds, 6)) for gap in report.gaps] == [(6, 0.07)]
     assert report.late_frames == 1
     ds = demoreel.open(root)
-    assert ds[0:10][CAPTURE_TIME].tolist() == times
+    assert ds.capture_times(0).tolist() == times
     assert np.allclose(ds[0:10]["timestamp"], np.arange(10) / 50)
-
-
-def test_capture_times_of_cameras_are_kept(root):
-    key = f"{CAPTURE_TIME}.{FRONT}"
-    options = {"fps": 30, "features": SIMPLE, "vcodec": "h264", "cameras_with_clocks": [FRONT]}
-    with create(root, **options) as recorder:
-        recorder.add_frame({**simple(0, 0), key: 123})
-        recorder.add_frame(simple(0, 1))
-        recorder.save_episode()
-    assert demoreel.open(root)[0:2][key].tolist() == [123, -1]
 
 
 def test_statistics_are_those_of_all_that_was_recorded(root):
@@ -339,6 +431,27 @@ def test_many_small_files_are_merged_at_the_end(root):
     assert len(list(root.glob("meta/episodes/*/*.parquet"))) == 1
 
 
+@pytest.mark.parametrize("episodes", [1, 9])
+def test_files_begin_at_number_000(root, episodes):
+    with create(root, fps=30, features=SIMPLE, vcodec="h264") as recorder:
+        for episode in range(episodes):
+            record(recorder, episode, 2)
+    first = [
+        "data/chunk-000/file-000.parquet",
+        "meta/demoreel/capture_times/chunk-000/file-000.parquet",
+        "meta/demoreel/histograms/chunk-000/file-000.parquet",
+        "meta/episodes/chunk-000/file-000.parquet",
+        f"videos/{FRONT}/chunk-000/file-000.mp4",
+    ]
+    numbered = sorted(path.relative_to(root).as_posix() for path in root.rglob("file-*"))
+    assert numbered == first
+    with resume(root) as recorder:
+        record(recorder, episodes, 2)
+        record(recorder, episodes + 1, 3)
+    check(root, [2] * (episodes + 1) + [3])
+    assert {name for name in first if not (root / name).exists()} == set()
+
+
 def stop_encoders(recorder):
     for process in recorder._encoders.encoder_processes.values():
         os.kill(process, signal.SIGSTOP)
@@ -352,10 +465,43 @@ def test_an_episode_whose_encoders_are_behind_is_saved_and_read_at_once(root):
         assert [(r.episode_index, r.pending) for r in reports] == [(1, True), (2, True)]
         assert recorder.pending_episodes == 2
         assert (recorder.num_episodes, recorder.num_frames) == (3, 18)
+        said = recorder.info
+        assert (said.total_episodes, said.total_frames, said.total_tasks) == (3, 18, 1)
+        assert said.splits == {"train": "0:3"}
         check(root, [2, 8, 8], committed=1)
         for process in recorder._encoders.encoder_processes.values():
             os.kill(process, signal.SIGCONT)
     check(root, [2, 8, 8])
+
+
+def test_depth_that_waits_from_an_earlier_version_has_its_own_unit(root):
+    """Earlier versions stated no unit; what is recorded next must not state it for them."""
+    code = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_recorder import DEEP, SIMPLE, EVERYTHING, create, simple, stop_encoders
+from pathlib import Path
+import numpy as np
+features = {{**SIMPLE, DEEP: {{**EVERYTHING[DEEP], "dtype": "image"}}}}
+recorder = create(Path({str(root)!r}), fps=10, features=features, vcodec="h264")
+stop_encoders(recorder)
+for number in range(9):
+    recorder.add_frame({{**simple(0, number), DEEP: np.full((48, 64), 1500, np.uint16)}})
+assert recorder.save_episode().pending
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    path = root / "meta" / "info.json"
+    info = json.loads(path.read_text())
+    del info["features"][DEEP]["info"]["depth_unit"]
+    path.write_text(json.dumps(info))
+    with resume(root) as recorder:
+        recorder.add_frame({**simple(1, 0), DEEP: np.full((48, 64), 2.5, np.float32)})
+        recorder.save_episode()
+    ds = demoreel.open(root)
+    assert [ds[row][DEEP].max() for row in (0, 9)] == [1500, 2500]
+    assert ds.info.features[DEEP].info["depth_unit"] == "mm"
 
 
 @pytest.mark.soak

@@ -151,7 +151,7 @@ def test_info_is_rebuilt_from_tables_and_videos(v30, tmp_path):
 @pytest.mark.parametrize("layout", ["v2.0", "v2.1"], indirect=True)
 def test_a_video_that_is_missing_loses_its_episodes_only(dataset, tmp_path):
     next(dataset.rglob("episode_000001.mp4")).unlink()
-    done = repair(dataset, tmp_path / "out")
+    done = repair(dataset, tmp_path / "out", drop_episodes=True)
     assert stamps(tmp_path / "out") == whole((0, 6), (2, 5), (3, 8))
     assert [lost.episode for lost in done.lost] == [1]
     assert demoreel.open(tmp_path / "out").info.version == "v2.1"
@@ -225,6 +225,32 @@ def test_episodes_that_would_share_frames_follow_one_another(v30, tmp_path):
     assert done.is_clean, [f.code for f in done.after.findings]
 
 
+def test_videos_may_hold_episodes_in_another_order(v30, tmp_path):
+    """The metadata say where each one lies; none is lost because another lies before it."""
+    rows = pq.read_table(v30 / TABLE)
+    lengths, starts = (6, 9, 5, 8), (0, 6, 15, 20)
+    order = (1, 3, 0, 2)
+    moved = [rows.slice(starts[n], lengths[n]) for n in order]
+    table = pa.concat_tables(moved)
+    numbers = np.repeat(np.arange(4), [lengths[n] for n in order])
+    for name, values in (("episode_index", numbers), ("index", np.arange(28))):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, table.schema.field(name), pa.array(values))
+    pq.write_table(table, v30 / TABLE)
+    episodes = pq.read_table(v30 / EPISODES).take(pa.array(order))
+    ends = np.cumsum([lengths[n] for n in order])
+    new = {"episode_index": np.arange(4), "dataset_to_index": ends}
+    new["dataset_from_index"] = ends - [lengths[n] for n in order]
+    for name, values in new.items():
+        place = episodes.schema.get_field_index(name)
+        episodes = episodes.set_column(place, episodes.schema.field(name), pa.array(values))
+    pq.write_table(episodes, v30 / EPISODES)
+    assert stamps(v30) == whole((1, 9), (3, 8), (0, 6), (2, 5))
+    done = repair(v30, tmp_path / "out")
+    assert stamps(tmp_path / "out") == stamps(v30)
+    assert done.mended == ()
+
+
 def test_totals_and_splits_are_right_again(v30, tmp_path):
     path = v30 / "meta" / "info.json"
     raw = json.loads(path.read_text())
@@ -245,7 +271,7 @@ def test_rows_around_a_damaged_row_group_are_kept(v30, tmp_path):
     data = bytearray((v30 / TABLE).read_bytes())
     data[first:stop] = b"\xff" * (stop - first)
     (v30 / TABLE).write_bytes(data)
-    done = repair(v30, tmp_path / "out")
+    done = repair(v30, tmp_path / "out", drop_episodes=True)
     assert stamps(tmp_path / "out") == whole((0, 6), (2, 5), (3, 8))
     assert [lost.episode for lost in done.lost] == [1]
 
@@ -333,7 +359,7 @@ def test_rows_that_lance_has_deleted_are_lost(lance, tmp_path):
 
     (table,) = (path for path in lance.glob("*.lance") if path.stem in ("frames", "v30"))
     pylance.dataset(str(table)).delete("episode_index = 1")
-    done = repair(lance, tmp_path / "out")
+    done = repair(lance, tmp_path / "out", drop_episodes=True)
     assert stamps(tmp_path / "out") == whole((0, 6), (2, 5), (3, 8))
     assert [lost.episode for lost in done.lost] == [1]
     assert done.is_clean, [f.code for f in done.after.findings]
@@ -370,7 +396,7 @@ def test_images_are_not_guessed_where_rows_before_are_lost(tmp_path):
     (source / EPISODES).write_bytes(b"PAR1")
     table = pq.read_table(source / TABLE)
     pq.write_table(pa.concat_tables([table.slice(0, 4), table.slice(6)]), source / TABLE)
-    done = repair(source, tmp_path / "mended")
+    done = repair(source, tmp_path / "mended", drop_episodes=True)
     assert [lost.episode for lost in done.lost] == [1, 2]
     assert stamps(tmp_path / "mended") == [[(0, frame) for frame in range(4)]]
 
@@ -388,7 +414,7 @@ def test_a_pipe_in_a_files_place_is_passed_over(tmp_path):
     for name in ("data/chunk-000/episode_000001.parquet", "meta/episodes_stats.jsonl"):
         (source / name).unlink()
         os.mkfifo(source / name)
-    done = repair(source, tmp_path / "mended")
+    done = repair(source, tmp_path / "mended", drop_episodes=True)
     assert [lost.episode for lost in done.lost] == [1]
     assert done.is_clean
 
@@ -405,7 +431,7 @@ def test_a_video_whose_last_box_says_too_much_is_lost_or_kept_but_no_crash(tmp_p
     source = make_dataset(tmp_path / "ds", episodes=[4, 4], layout="v2.1")
     video = source / "videos/chunk-000/observation.images.cam0/episode_000001.mp4"
     video.write_bytes(video.read_bytes()[:-200])
-    done = repair(source, tmp_path / "mended")
+    done = repair(source, tmp_path / "mended", drop_episodes=True)
     assert [lost.episode for lost in done.lost] == [1]
 
 

@@ -371,8 +371,8 @@ def test_a_killed_repair_is_removed_by_the_next(places, tmp_path):
     root = make_dataset(places / "ds", episodes=[3, 2])
     (root / "meta" / "stats.json").unlink()
     child = f"""
-        import os, demoreel, demoreel.repair.run as run
-        run.put_in_place = lambda *_: os.kill(os.getpid(), 9)
+        import os, demoreel, demoreel.repair.work as work
+        work.put_in_place = lambda *_: os.kill(os.getpid(), 9)
         demoreel.repair({str(root)!r}, {str(places / "out")!r})
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(child)], check=False)

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from demoreel.errors import ArgumentError
-from demoreel.model import Feature
+from demoreel.model import Feature, combine_stats
 from demoreel.stats.levels import camera_stats, cameras_stats
-from demoreel.stats.running import QUANTILES, LevelCounts, combine
+from demoreel.stats.running import QUANTILES, LevelCounts
 from support.plain_stats import stats_of_values
 
 columns = hnp.arrays(
@@ -59,7 +59,7 @@ def test_combining_finished_statistics_is_exact_but_for_quantiles(arrays):
     arrays = [array[:, :2] for array in arrays]
     parts = [{"action": stats_of_values(array)} for array in arrays]
     exact = np.concatenate(arrays).astype(np.float64)
-    found = combine(parts)["action"]
+    found = combine_stats(parts, quantiles=True)["action"]
     assert found["count"].tolist() == [len(exact)]
     assert np.array_equal(found["min"], exact.min(axis=0))
     np.testing.assert_allclose(found["mean"], exact.mean(axis=0), atol=1e-9)
@@ -67,13 +67,6 @@ def test_combining_finished_statistics_is_exact_but_for_quantiles(arrays):
     weights = [len(array) for array in arrays]
     middle = np.average([part["action"]["q50"] for part in parts], axis=0, weights=weights)
     np.testing.assert_allclose(found["q50"], middle, atol=1e-9)
-
-
-def test_combine_takes_features_that_only_some_have():
-    one, two = stats_of_values(np.zeros((3, 1))), stats_of_values(np.ones((5, 1)))
-    found = combine([{"a": one}, {"b": two}])
-    assert found["a"]["count"].tolist() == [3]
-    assert found["b"]["mean"].tolist() == [1.0]
 
 
 def test_nothing_has_no_statistics():

@@ -40,6 +40,7 @@ def make_moving(
     lengths: Sequence[int] = LENGTHS,
     fps: int = 10,
     films: bool = False,
+    gop: int = 10,
     change: Change = lambda episode, columns: columns,
     image: Image = lambda episode, frame, image: image,
     names: tuple[str, str] = ("action", "observation.state"),
@@ -53,6 +54,7 @@ def make_moving(
         lengths: Frames of each episode.
         fps: Frames per second.
         films: Whether there is a camera; each episode then has a video of its own.
+        gop: Frames from keyframe to keyframe.
         change: Changes an episode's columns before they are written.
         image: Changes images before they are encoded.
         names: What action and state are called.
@@ -76,7 +78,7 @@ def make_moving(
                     image(episode, frame, view(columns[names[1]][frame], episode))
                     for frame in range(frames)
                 ]
-                videos, seen = {FRONT: file}, {FRONT: film(file, images, fps=fps)}
+                videos, seen = {FRONT: file}, {FRONT: film(file, images, fps=fps, gop=gop)}
             tasks = ["wave"] * frames
             every = {**columns, **writer.default_columns(tasks)}
             stats = gathered.add(every, seen)

@@ -184,15 +184,31 @@ def test_aggregating_by_name_and_by_folder(path, home, tmp_path):
     assert (*sizes, again.meta.video_files_size_in_mb) == (7, 3, 4)
 
 
+def test_encoder_settings_that_differ_are_null(path, tmp_path, home, caplog):
+    roots = [shutil.copytree(path, tmp_path / name) for name in ("fine", "coarse")]
+    stated = {"video.g": 2, "video.crf": 30, "video.extra_options": {"tune": "film"}}
+    for number, root in enumerate(roots):
+        info = json.loads((root / "meta" / "info.json").read_text())
+        said = info["features"][CAMERA].setdefault("info", {})
+        said |= stated | ({"video.crf": 23, "video.extra_options": {}} if number else {})
+        (root / "meta" / "info.json").write_text(json.dumps(info))
+    merged = aggregate_datasets(["me/fine", "me/coarse"], "me/both", roots=roots)
+    assert f"{CAMERA}: video.crf, video.extra_options" in caplog.text
+    said = merged.meta.features[CAMERA]["info"]
+    assert [said[name] for name in stated] == [2, None, {}]
+    assert frames_of(merged) == frames(0, 1, 2, 3) * 2
+    assert demoreel.check(merged.root).by_severity()["error"] == 0
+    more = LeRobotDataset.resume("me/both", root=merged.root)
+    more.finalize()
+
+
 def test_what_cannot_be_merged(dataset, path, home):
-    with pytest.raises(ArgumentError, match="no datasets"):
+    with pytest.raises(ArgumentError, match="No datasets to merge"):
         merge_datasets([], "me/all")
     with pytest.raises(ArgumentError, match="2 repo_ids and 1 roots"):
         aggregate_datasets(["a", "b"], "me/all", roots=[path])
     with pytest.raises(DatasetNotFoundError):
         aggregate_datasets(["me/nobody"], "me/all")
-    with pytest.raises(ArgumentError, match="one by one"):
-        merge_datasets([dataset], "me/all", concatenate_videos=False)
     with pytest.raises(ArgumentError, match="repo_id"):
         merge_datasets([dataset], "../elsewhere")
     assert not home.exists()
@@ -285,6 +301,114 @@ def test_tasks_by_precedence(dataset, tmp_path):
     assert one.meta.total_tasks == 1
 
 
+def copied(path, tmp_path, name="own"):
+    return LeRobotDataset("me/own", root=shutil.copytree(path, tmp_path / name))
+
+
+def test_tasks_in_place(path, home, tmp_path):
+    ds = copied(path, tmp_path)
+    meta, videos = ds.meta, sorted((ds.root / "videos").rglob("*.mp4"))
+    before = [(file, file.stat().st_mtime_ns) for file in videos]
+    assert modify_tasks(ds, episode_tasks={0: "zip", 2: "about"}) is ds
+    assert ds.meta is meta
+    assert list(meta.tasks.index) == ["about", "place", "zip"]
+    assert tasks_by_episode(ds) == [["zip"], ["place"], ["about"], ["place"]]
+    assert [int(ds[n]["task_index"]) for n in (0, 5, 12, 16)] == [2, 1, 0, 1]
+    assert [ds[n]["task"] for n in (0, 5, 12, 16)] == ["zip", "place", "about", "place"]
+    assert [(file, file.stat().st_mtime_ns) for file in videos] == before
+    modify_tasks(ds, task_replacements={"place": "put"})
+    assert meta.total_tasks == 3
+    known = {finding.code for finding in demoreel.check(path).findings}
+    assert {finding.code for finding in demoreel.check(ds.root).findings} <= known
+    again = LeRobotDataset("me/own", root=ds.root)
+    assert tasks_by_episode(again) == [["zip"], ["put"], ["about"], ["put"]]
+    assert float(again.meta.stats["task_index"]["max"][0]) == 2
+    assert frames_of(again) == frames_of(LeRobotDataset("me/kitchen", root=path))
+
+
+@pytest.mark.parametrize("layout", ["v2.1", "lance-video"])
+def test_tasks_in_place_in_other_layouts(path, home, tmp_path, layout):
+    demoreel.convert(path, tmp_path / "own", to=layout)
+    ds = LeRobotDataset("me/own", root=tmp_path / "own")
+    assert modify_tasks(ds, new_task="one") is ds
+    assert tasks_by_episode(ds) == [["one"]] * 4
+    assert ds.reader.layout == layout
+    assert ds[9]["task"] == "one"
+
+
+def test_videos_in_another_codec_in_place(path, home, tmp_path):
+    ds = copied(path, tmp_path)
+    assert reencode_dataset(ds, "h264") is ds
+    assert ds.features[CAMERA]["info"]["video.codec"] == "h264"
+    assert frames_of(ds) == frames_of(LeRobotDataset("me/kitchen", root=path))
+    assert ds[9][CAMERA].shape == LeRobotDataset("me/kitchen", root=path)[9][CAMERA].shape
+    assert [place.name for place in tmp_path.iterdir()] == ["own"]  # nothing is left of the old one
+
+
+def test_a_dataset_that_was_moved_aside(path, home, tmp_path):
+    """As lerobot-edit-dataset does it: the result takes the old place."""
+    ds = copied(path, tmp_path)
+    shutil.move(ds.root, tmp_path / "own_old")
+    ds.root = tmp_path / "own_old"
+    made = delete_episodes(ds, [0], output_dir=tmp_path / "own", repo_id="me/own")
+    assert made.num_episodes == 3
+    assert LeRobotDataset("me/own", root=tmp_path / "own_old").num_episodes == 4
+
+
+def test_what_datasets_say_differently_of_their_encoder(path, home, tmp_path, caplog):
+    other = shutil.copytree(path, tmp_path / "other")
+    info = json.loads((other / "meta" / "info.json").read_text())
+    said = info["features"][CAMERA]["info"]
+    said |= {"video.crf": 99, "video.extra_options": {"tune": "film"}}
+    (other / "meta" / "info.json").write_text(json.dumps(info))
+    made = aggregate_datasets(["a", "b"], "me/all", roots=[path, other])
+    assert "heterogeneous" in caplog.text
+    kept = LeRobotDataset("me/kitchen", root=path).features[CAMERA]["info"]
+    now = made.features[CAMERA]["info"]
+    assert (now["video.crf"], now["video.extra_options"]) == (None, {})
+    assert now["video.codec"] == kept["video.codec"]
+
+
+def test_files_of_sources_stay_apart(path, home, tmp_path):
+    other = shutil.copytree(path, tmp_path / "other")
+    apart = merge_datasets([path, other], "me/apart", concatenate_videos=False)
+    assert len(list((apart.root / "videos" / CAMERA).rglob("*.mp4"))) == 2
+    assert len(list((apart.root / "data").rglob("*.parquet"))) == 1
+    tables = merge_datasets([path, other], "me/tables", concatenate_data=False)
+    assert len(list((tables.root / "data").rglob("*.parquet"))) == 2
+    assert len(list((tables.root / "videos" / CAMERA).rglob("*.mp4"))) == 1
+    assert frames_of(tables) == frames_of(apart)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda ds: delete_episodes(ds, []), "No episodes to delete"),
+        (lambda ds: delete_episodes(ds, [10, 20]), r"Invalid episode indices: \[10, 20\]"),
+        (lambda ds: delete_episodes(ds, [0, 1, 2, 3]), "Cannot delete all episodes"),
+        (lambda ds: split_dataset(ds, {}), "No splits provided"),
+        (lambda ds: split_dataset(ds, {"a": [0], "b": [0]}), "cannot appear in multiple splits"),
+        (lambda ds: split_dataset(ds, {"a": 0.7, "b": 0.5}), "must sum to <= 1.0"),
+        (lambda ds: split_dataset(ds, {"a": [9]}), "Invalid episode indices"),
+        (lambda ds: modify_features(ds), "Must specify at least one of add_features"),
+        (lambda ds: remove_feature(ds, "nothing"), "Feature 'nothing' not found"),
+        (lambda ds: remove_feature(ds, "timestamp"), "Cannot remove required features"),
+        (lambda ds: add_features(ds, {}), "No features provided"),
+        (lambda ds: add_features(ds, {"r": (np.zeros(FRAMES), {"dtype": "x"})}), "feature_info"),
+        (
+            lambda ds: add_features(ds, {"action": (np.zeros(FRAMES), REWARD)}),
+            "Feature 'action' already exists",
+        ),
+        (lambda ds: modify_tasks(ds), "Must specify at least one of new_task"),
+        (lambda ds: modify_tasks(ds, episode_tasks={9: "x"}), "Invalid episode indices"),
+        (lambda ds: reencode_dataset(ds), "Either rgb_encoder or depth_encoder"),
+    ],
+)
+def test_refusals_have_the_words_that_scripts_know(dataset, call, words):
+    with pytest.raises(ValueError, match=words):
+        call(dataset)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -364,8 +488,15 @@ def test_images_become_videos(tmp_path, home):
         dataset, tmp_path / "some", "me/some", rgb_encoder="h264", episode_indices=[1]
     )
     assert len(some) == 4
-    with pytest.raises(ArgumentError, match="lie in the tables"):
+    with pytest.raises(ArgumentError, match="image datasets only"):
         convert_image_to_video_dataset(made, tmp_path / "again")
+
+
+def test_no_preset_is_noted_as_none(dataset, tmp_path):
+    encoder = LikeLeRobots()
+    encoder.preset = None
+    made = reencode_dataset(dataset, encoder, output_dir=tmp_path / "out")
+    assert made.features[CAMERA]["info"]["video.preset"] is None
 
 
 def test_videos_in_another_codec(dataset, tmp_path):
@@ -377,7 +508,7 @@ def test_videos_in_another_codec(dataset, tmp_path):
 
 @pytest.mark.parametrize(
     "encoders",
-    [{}, {"rgb_encoder": "nothing"}, {"rgb_encoder": "h264", "depth_encoder": LikeLeRobots()}],
+    [{}, {"rgb_encoder": "nothing"}, {"depth_encoder": LikeLeRobots()}],
 )
 def test_what_cannot_be_encoded(dataset, tmp_path, encoders):
     with pytest.raises(ArgumentError):

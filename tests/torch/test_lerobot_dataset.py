@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import demoreel
 from demoreel.errors import ArgumentError, DatasetNotFoundError
 from demoreel.testing import make_dataset, read_stamp
-from demoreel.torch import LeRobotDataset, LeRobotDatasetMetadata
+from demoreel.torch import LeRobotDataset, LeRobotDatasetMetadata, MultiLeRobotDataset
 
 CAMERA = "observation.images.cam0"
 
@@ -194,3 +194,35 @@ def test_numbers_have_lerobots_dtypes(tmp_path):
     item = LeRobotDataset("me/kinds", root=root)[1]
     assert {kind: item[kind].dtype for kind in kinds} == kinds
     assert demoreel.open(root)[1]["float64"].dtype == np.float64
+
+
+def test_uint8_holds_for_images_in_tables(tmp_path):
+    root = make_dataset(
+        tmp_path / "images", episodes=[3], cameras={}, image_cameras={CAMERA: (32, 48)}
+    )
+    plain = LeRobotDataset("me/images", root=root)[1][CAMERA]
+    bytes_of = LeRobotDataset("me/images", root=root, return_uint8=True)[1][CAMERA]
+    assert (plain.dtype, bytes_of.dtype) == (torch.float32, torch.uint8)
+    assert torch.equal(bytes_of / 255, plain)
+
+
+def test_several_datasets_as_one(root, tmp_path):
+    other = make_dataset(tmp_path / "me" / "other", episodes=[2, 3], cameras={})
+    (tmp_path / "me" / "made").symlink_to(root)
+    names = ["me/made", "me/other"]
+    both = MultiLeRobotDataset(names, tmp_path, delta_timestamps={"action": [0.0]})
+    made, rest = LeRobotDataset("me/made", root=root), LeRobotDataset("me/other", root=other)
+    assert (len(both), both.num_episodes) == (len(made) + 5, made.num_episodes + 2)
+    assert both.camera_keys == []
+    assert both.disabled_features >= {CAMERA}
+    item = both[len(made) + 1]
+    assert torch.equal(item["action"][0], rest[1]["action"])
+    assert (int(item["dataset_index"]), both.repo_id_to_index["me/other"]) == (1, 1)
+    assert CAMERA not in both[0]
+    assert int(both.stats["action"]["count"][0]) == len(both)
+    batch = next(iter(torch.utils.data.DataLoader(both, batch_size=4, sampler=[0, 26, 1, 25])))
+    assert batch["dataset_index"].tolist() == [0, 1, 0, 1]
+    with pytest.raises(IndexError):
+        both[len(both)]
+    some = MultiLeRobotDataset(names, tmp_path, {"me/made": [0], "me/other": [1]})
+    assert some.num_episodes == 2

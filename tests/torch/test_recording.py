@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from demoreel.errors import ArgumentError, TargetExistsError
 from demoreel.testing.stamp import Stamp, read_stamp, stamp
-from demoreel.torch import LeRobotDataset, VideoEncodingManager
+from demoreel.torch import (
+    LeRobotDataset,
+    LeRobotDatasetMetadata,
+    VideoEncodingManager,
+    delete_episodes,
+)
 
 FRONT = "observation.images.front"
 FEATURES = {
@@ -43,7 +51,9 @@ def test_a_script_written_for_lerobot_records(tmp_path):
     )
     assert (ds.num_episodes, len(ds), ds.fps, ds.meta.total_episodes) == (0, 0, 30, 0)
     assert ds.features[FRONT]["shape"] == (48, 64, 3)
-    with pytest.raises(ArgumentError, match="nothing to read"):
+    assert (ds.reader, ds.meta.tasks, ds.meta.episodes, ds.meta.stats) == (None,) * 4
+    assert ds.writer.episode_buffer == {"size": 0, "episode_index": 0}
+    with pytest.raises(RuntimeError, match=r"nothing to read[\s\S]*finalize"):
         ds[0]
     with VideoEncodingManager(ds):
         for episode in range(2):
@@ -91,29 +101,180 @@ def test_a_name_that_would_leave_the_home_is_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_videos_images_are_kept_bit_for_bit(tmp_path):
-    ds = LeRobotDataset.create(
-        "me/task", 30, FEATURES, root=tmp_path / "ds", use_videos=False, capture_times=False
-    )
+@pytest.mark.parametrize("use_videos", [True, False])
+def test_a_camera_that_is_declared_as_images_is_kept_bit_for_bit(tmp_path, use_videos):
+    features = {**FEATURES, FRONT: {**FEATURES[FRONT], "dtype": "image"}}
+    ds = LeRobotDataset.create("me/task", 30, features, root=tmp_path / "ds", use_videos=use_videos)
     ds.add_frame(frame(0, 0))
     ds.save_episode()
     ds.finalize()
+    ds = LeRobotDataset.resume("me/task", root=tmp_path / "ds")
+    ds.add_frame(frame(0, 1))
+    ds.save_episode()
+    ds.finalize()
     assert ds.features[FRONT]["dtype"] == "image"
-    expected = frame(0, 0)[FRONT].transpose(2, 0, 1)
-    assert np.array_equal((ds[0][FRONT] * 255).round().numpy().astype(np.uint8), expected)
-    assert "capture_time_ns" not in ds[0]
+    assert not (tmp_path / "ds" / "videos").exists()
+    for row in (0, 1):
+        expected = frame(0, row)[FRONT].transpose(2, 0, 1)
+        assert np.array_equal((ds[row][FRONT] * 255).round().numpy().astype(np.uint8), expected)
+
+
+def test_video_features_without_videos_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="use_videos"):
+        LeRobotDataset.create("me/task", 30, FEATURES, root=tmp_path / "ds", use_videos=False)
+    assert not (tmp_path / "ds").exists()
+
+
+@pytest.mark.parametrize(
+    ("vcodec", "level", "given", "options"),
+    [
+        ("libsvtav1", 2, {}, {"svtav1-params": "fast-decode=2"}),
+        ("av1", 1, {"svtav1-params": "tune=0"}, {"svtav1-params": "tune=0:fast-decode=1"}),
+        ("h264", 1, {}, {"tune": "fastdecode"}),
+        ("h264", 0, {"tune": "film"}, {"tune": "film"}),
+    ],
+)
+def test_fast_decode_is_an_option_of_the_encoder(tmp_path, vcodec, level, given, options):
+    encoder = SimpleNamespace(vcodec=vcodec, fast_decode=level, extra_options=given)
+    ds = LeRobotDataset.create("me/task", 30, FEATURES, root=tmp_path / "ds", rgb_encoder=encoder)
+    ds.add_frame(frame(0, 0))
+    ds.save_episode()
+    ds.finalize()
+    said = ds.features[FRONT]["info"]
+    assert (said["video.fast_decode"], said["video.extra_options"]) == (level, options)
+    assert read_stamp(ds[0][FRONT]) == Stamp(0, 0)
+
+
+def test_the_range_of_depth_is_the_encoders(tmp_path):
+    deep = {"dtype": "video", "shape": (48, 64, 1), "names": ["height", "width", "channels"]}
+    features = {"deep": {**deep, "info": {"is_depth_map": True}}}
+    encoder = SimpleNamespace(
+        vcodec="hevc",
+        pix_fmt="gray12le",
+        g=3,
+        crf=30,
+        preset=None,
+        extra_options={"x265-params": "lossless=1"},
+        depth_min=0.1,
+        depth_max=20.0,
+        shift=1.0,
+        use_log=False,
+    )
+    options = {"root": tmp_path / "ds", "depth_encoder": encoder}
+    ds = LeRobotDataset.create("me/task", 30, features, **options)
+    ds.add_frame({"deep": np.full((48, 64, 1), 15.0, np.float32), "task": "look"})
+    ds.save_episode()
+    ds.finalize()
+    said = ds.features["deep"]["info"]
+    names = ("video.depth_min", "video.depth_max", "video.shift", "video.use_log", "video.g")
+    assert [said[name] for name in names] == [0.1, 20.0, 1.0, False, 3]
+    assert said["depth_unit"] == "m"
+    encoder.depth_max = 10.0
+    with pytest.raises(ArgumentError, match="another range"):
+        LeRobotDataset.resume("me/task", **options)
+    encoder.depth_max = 20.0
+    more = LeRobotDataset.resume("me/task", **options)
+    more.add_frame({"deep": np.full((48, 64), 15000, np.uint16), "task": "look"})
+    more.save_episode()
+    more.finalize()
+    again = LeRobotDataset("me/task", root=tmp_path / "ds")
+    assert all(abs(again[row]["deep"] - 15000).max() < 3 for row in (0, 1))
 
 
 def test_a_dataset_that_is_read_does_not_record(tmp_path):
     ds = LeRobotDataset.create(
         "me/task", 30, {"x": {"dtype": "float32", "shape": (1,), "names": None}}, tmp_path / "ds"
     )
-    ds.add_frame({"x": 1.0, "task": "t"})
+    ds.add_frame({"x": np.ones(1, np.float32), "task": "t"})
     ds.save_episode()
     ds.finalize()
     read = LeRobotDataset("me/task", root=tmp_path / "ds")
     for method in ("save_episode", "clear_episode_buffer"):
-        with pytest.raises(ArgumentError, match=r"create\(\.\.\.\)"):
+        with pytest.raises(RuntimeError, match=r"read-only[\s\S]*create\(\.\.\.\)"):
             getattr(read, method)()
+        with pytest.raises(ArgumentError, match="read-only"):
+            getattr(ds, method)()
+    assert (read.writer, ds.writer) == (None, None)
     assert not read.has_pending_frames()
     read.finalize()
+
+
+def recorded(tmp_path, episodes=2):
+    features = {"x": {"dtype": "float32", "shape": (2,), "names": ["a", "b"]}}
+    ds = LeRobotDataset.create("me/task", 10, features, tmp_path / "ds")
+    held = ds.meta
+    for episode in range(episodes):
+        for number in range(3):
+            value = np.array([episode, number], np.float32)
+            ds.add_frame({"x": value, "task": f"task {episode}"})
+        ds.save_episode()
+        assert (held.total_episodes, held.total_frames) == (episode + 1, 3 * episode + 3)
+        assert list(held.tasks.index) == [f"task {n}" for n in range(episode + 1)]
+    ds.finalize()
+    assert ds.meta is held
+    return ds
+
+
+def test_what_was_recorded_is_an_ordinary_dataset(tmp_path):
+    ds = recorded(tmp_path)
+    assert "v3.0" in repr(ds)
+    for other in (pickle.loads(pickle.dumps(ds)), copy.deepcopy(ds)):
+        assert (len(other), other[4]["x"].tolist()) == (6, [1, 1])
+    loader = DataLoader(ds, batch_size=6, num_workers=1, multiprocessing_context="spawn")
+    assert next(iter(loader))["x"][:, 1].tolist() == [0, 1, 2] * 2
+    ds.delta_timestamps = {"x": [-0.1, 0]}
+    assert ds[3]["x"].tolist() == [[1, 0], [1, 0]]
+    assert ds[3]["x_is_pad"].tolist() == [True, False]
+    with pytest.raises(ValueError, match="1/10"):
+        ds.delta_timestamps = {"x": [0.05]}
+    assert ds.delta_indices == {"x": [-1, 0]}
+    ds.delta_timestamps = None
+    assert ds[3]["x"].tolist() == [1, 0]
+    made = delete_episodes(ds, [0], tmp_path / "rest")
+    assert [made[n]["task"] for n in range(3)] == ["task 1"] * 3
+
+
+def test_a_recording_without_episodes(tmp_path):
+    ds = recorded(tmp_path, episodes=0)
+    ds.finalize()
+    assert (len(ds), ds.num_episodes, ds.reader, ds.meta.episodes) == (0, 0, None, None)
+    assert len(pickle.loads(pickle.dumps(ds))) == 0
+    with pytest.raises(ArgumentError, match="no episodes"):
+        delete_episodes(ds, [0], tmp_path / "rest")
+    more = LeRobotDataset.resume("me/task", tmp_path / "ds", token=False)
+    assert more.meta.total_episodes == 0
+    more.add_frame({"x": np.zeros(2, np.float32), "task": "t"})
+    more.save_episode()
+    more.finalize()
+    assert len(more) == 1
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        ({"x": np.zeros(2, np.float32)}, "Missing features: {'task'}\n"),
+        ({"task": "t"}, "Feature mismatch in `frame` dictionary:\nMissing features: {'x'}\n"),
+        ({"x": np.zeros(2, np.float32), "task": "t", "y": 1}, "Extra features: {'y'}\n"),
+        ({"x": np.zeros(2), "task": "t"}, "of dtype 'float64' is not of the expected dtype"),
+        ({"x": np.zeros(1, np.float32), "task": "t"}, r"of shape '\(1,\)' does not have"),
+        ({"x": [0.0, 1.0], "task": "t"}, "is not a 'np.ndarray'"),
+    ],
+)
+def test_frames_are_refused_as_lerobot_does(tmp_path, frame, words):
+    features = {"x": {"dtype": "float32", "shape": (2,), "names": None}}
+    ds = LeRobotDataset.create("me/task", 10, features, tmp_path / "ds")
+    with pytest.raises(ValueError, match=words):
+        ds.add_frame(frame)
+    assert not ds.has_pending_frames()
+
+
+def test_sizes_of_files_while_recording(tmp_path):
+    features = {"x": {"dtype": "float32", "shape": (2,), "names": None}}
+    ds = LeRobotDataset.create("me/task", 10, features, tmp_path / "ds")
+    ds.meta.update_chunk_settings(chunks_size=500, data_files_size_in_mb=7)
+    ds.add_frame({"x": np.zeros(2, np.float32), "task": "t"})
+    ds.save_episode()
+    ds.finalize()
+    sizes = {"chunks_size": 500, "data_files_size_in_mb": 7, "video_files_size_in_mb": 200}
+    assert ds.meta.get_chunk_settings() == sizes
+    assert LeRobotDatasetMetadata("me/task", tmp_path / "ds").get_chunk_settings() == sizes

@@ -56,6 +56,14 @@ def batches_of(frames: list[int], size: int) -> list[list[int]]:
 
 
 class TestItems:
+    def test_of_a_row_that_is_named(self, numbers):
+        stream = StreamingLeRobotDataset("me/numbers", numbers, episodes=[1, 2], buffer_size=7)
+        rows = iter([{"index": 13}, {"index": 25}])
+        assert frames_of(stream.make_frame(rows)) == [13]
+        assert frames_of(stream.make_frame(rows)) == [25]
+        assert list(stream.make_frame(rows)) == []
+        assert (stream.buffer_size, stream.streaming_from_local) == (7, True)
+
     @pytest.mark.parametrize("layout", ["v2.1", "v3.0", "lance-video"])
     def test_they_are_the_map_style_ones(self, tmp_path, layout):
         root = make_dataset(

@@ -147,12 +147,13 @@ class Watched(LeRobotDataset):
 
 
 @pytest.mark.alone
-def test_memory_and_open_files_stay_flat_over_ten_thousand_files(tmp_path):
-    root = make_many_files(tmp_path, 10_000)
+@pytest.mark.parametrize("many", [2000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_memory_and_open_files_stay_flat_over_many_files(tmp_path, many):
+    root = make_many_files(tmp_path, many)
     ds = Watched("me/many", root=root, return_uint8=True)
     torch.manual_seed(0)
     # One frame of every file, twice, in no order: a decoder or a table kept per file would show.
-    numbers = [n for _ in range(2) for n in (torch.randperm(10_000) * 8 + 3).tolist()]
+    numbers = [n for _ in range(2) for n in (torch.randperm(many) * 8 + 3).tolist()]
     resident, files = [], []
     for batch in DataLoader(ds, batch_size=50, sampler=numbers, num_workers=1):
         resident.append(batch["resident"][0].item())

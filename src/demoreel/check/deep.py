@@ -141,7 +141,7 @@ def _image_job(first: int, encoded: list[bytes], wanted: Iterable[int], levels: 
             try:
                 watch.add(number, decode_image(data, on_desk=True))
             except PictureError as error:
-                damage.append(_Damage(number, (number,), error.what))
+                damage.append(_damage(error, (number,)))
         return _FrameRun(watch.seen(), damage)
 
     return decode
@@ -158,6 +158,7 @@ class _FrameSource:
         first: First frame of each; -1 where that cannot be told.
         step: Frames from one of an episode's frames to the next.
         parts: What was decoded so far.
+        damage: What did not decode.
     """
 
     camera: str
@@ -166,6 +167,7 @@ class _FrameSource:
     first: np.ndarray
     step: int = 1
     parts: list[Watched] = field(default_factory=list)
+    damage: list[_Damage] = field(default_factory=list)
 
     def found(self, look: Look, code: str, what: str, **where: Any) -> None:
         """Report a finding of these frames."""
@@ -199,7 +201,8 @@ def check_deep(look: Look) -> None:
         if seen is not None and source is not seen:
             frames += _finish(look, seen)
         seen = source
-        _note(look, source, run)
+        source.parts.append(run.watched)
+        source.damage += run.damage
     if seen is not None:
         frames += _finish(look, seen)
     look.facts["decoded"] = frames
@@ -286,19 +289,18 @@ def _check_depth(look: Look, camera: str, episode: int, file: str, data: bytes) 
         look.found("picture-kind", said, camera=camera, episode=episode, file=file)
 
 
-def _note(look: Look, source: _FrameSource, run: _FrameRun) -> None:
-    source.parts.append(run.watched)
-    for damage in run.damage:
+def _report_damage(look: Look, source: _FrameSource) -> None:
+    """Report what did not decode, an episode at a time: it may be thousands of frames."""
+    found: dict[tuple[str, int | None], list[tuple[int, _Damage]]] = {}
+    for damage in source.damage:
         episode, frame = _place(look, source, damage)
-        lost = f"; {len(damage.lost)} frames are lost with it" if len(damage.lost) > 1 else ""
-        source.found(
-            look,
-            damage.code,
-            f"{damage.what.removesuffix('.')}{lost}.",
-            count=len(damage.lost),
-            episode=episode,
-            frame=frame,
-        )
+        found.setdefault((damage.code, episode), []).append((frame, damage))
+    for (code, episode), several in found.items():
+        frame, first = min(several, key=lambda pair: pair[0])
+        lost = len({number for _, damage in several for number in damage.lost})
+        more = f"; {lost:,} frames are lost" if lost > 1 else ""
+        what = f"{first.what.removesuffix('.')}{more}."
+        source.found(look, code, what, episode=episode, frame=frame)
 
 
 def _place(look: Look, source: _FrameSource, damage: _Damage) -> tuple[int | None, int]:
@@ -315,6 +317,7 @@ def _place(look: Look, source: _FrameSource, damage: _Damage) -> tuple[int | Non
 def _finish(look: Look, source: _FrameSource) -> int:
     """Judge a source when all of it was decoded; return how many frames decoded."""
     assert look.episodes is not None
+    _report_damage(look, source)
     watched = joined(source.parts, _levels(look))
     _judge(look, source, watched)
     seen = look.appearances.setdefault(source.camera, {})
@@ -393,7 +396,6 @@ def _black(look: Look, source: _FrameSource, seen: _EpisodeFrames) -> np.ndarray
             "picture-black",
             f"{stop - first} frames from {first} on are black, up to level {level:g} of 255 "
             f"(from {look.thresholds['black_seconds']:g} s on).",
-            count=stop - first,
             episode=seen.episode,
             frame=first,
         )
@@ -429,7 +431,6 @@ def _still(look: Look, source: _FrameSource, seen: _EpisodeFrames, dark: np.ndar
             "picture-repeated",
             f"{repeated} of {all_moving} frames in which the robot moves are the same as the one "
             f"before (more than {share:.0%}).",
-            count=repeated,
             episode=seen.episode,
             frame=int(np.flatnonzero(same & moving)[0]),
         )

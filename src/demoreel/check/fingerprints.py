@@ -24,10 +24,11 @@ import numpy as np
 
 from demoreel.check.clips import located_videos
 from demoreel.check.look import Look
-from demoreel.check.motion import CAPTURE_TIME, whole_runs
+from demoreel.check.motion import whole_runs
 from demoreel.check.rows import Portion
 from demoreel.errors import DemoreelError, refuse_shortage
 from demoreel.media.video import Video
+from demoreel.model.clocks import clock_of
 from demoreel.model.feature import DEFAULT_FEATURES
 
 _SHINGLE = 8  # rows
@@ -107,9 +108,7 @@ class FingerprintRows:
             sorted(
                 key
                 for key, feature in features.items()
-                if feature.is_numeric
-                and key not in DEFAULT_FEATURES
-                and not key.startswith(CAPTURE_TIME)
+                if feature.is_numeric and key not in DEFAULT_FEATURES and clock_of(key) is None
             )
         )
         rows = int(look.episodes.start[-1]) if look.episodes is not None else 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from demoreel.check.codes import SEVERITIES, Severity
-from demoreel.check.report import Finding, Group, Report
+from demoreel.check.report import Finding, Group, Report, extent_of
 from demoreel.check.thresholds import THRESHOLDS
 from demoreel.errors import ArgumentError, printable
 from demoreel.storage.commit.files import write_file
@@ -137,7 +137,8 @@ def _findings(report: Report) -> Iterator[str]:
 
 def _group(group: Group, *, several: bool) -> Iterator[str]:
     code = group.code
-    times = f", {group.count:,} places" if group.count > 1 else ""
+    extent = extent_of(group)
+    times = f" ({escape(extent)})" if extent else ""
     yield f'<section class="group {escape(code.severity)}" id="{escape(code.name)}">'
     yield (
         f'<h3><span class="tag {escape(code.severity)}">{escape(code.severity)}</span> '

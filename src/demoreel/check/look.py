@@ -6,6 +6,9 @@ data, and nothing is written.
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from demoreel.check.codes import code_for
+from demoreel.check.codes import FETCH, REPAIR, code_for
 from demoreel.check.report import Findings
 from demoreel.errors import (
     DemoreelError,
@@ -23,6 +26,7 @@ from demoreel.errors import (
     ShortageError,
     UnsafePathError,
     called,
+    count,
     refuse_shortage,
 )
 from demoreel.layouts.base import Reader
@@ -48,13 +52,12 @@ from demoreel.storage.arrow import UNREADABLE as _UNREADABLE
 from demoreel.storage.arrow import as_numpy, from_numpy
 from demoreel.storage.commit.consistent import FolderState
 from demoreel.storage.commit.journal import is_in_place, is_pending
-from demoreel.storage.commit.writer_lock import is_held
+from demoreel.storage.commit.writer_lock import HIDDEN, is_held
+from demoreel.storage.json_files import read_json
+from demoreel.storage.pointers import NOT_FETCHED, is_pointer_file
 
 if TYPE_CHECKING:
     from demoreel.check.fingerprints import Fingerprints
-import os
-import stat
-
 INFO = "meta/info.json"
 LINES, FOLDER = "meta/episodes.jsonl", "meta/episodes/"
 WHOLE, EACH = "meta/stats.json", "meta/episodes_stats.jsonl"
@@ -63,6 +66,14 @@ UNREADABLE = (*_UNREADABLE, ValueError, OverflowError)
 
 _MOST_OF_EACH = 128 << 20  # bytes of episodes' statistics that are looked at; Python parses them
 _LONGEST_KEY = 60
+
+_REPOSITORY = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
+_VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
+_KINDS_OF_FILES: Mapping[str, Callable[[str], bool]] = {
+    "metadata files": lambda name: name.startswith("meta/"),
+    "tables": lambda name: name.endswith(".parquet") and not name.startswith("meta/"),
+    "videos": lambda name: name.endswith(_VIDEOS),
+}
 
 _DEEPEST = 12
 _MOST_FILES = 8_000_000
@@ -142,6 +153,7 @@ class Look:
         _ = self.raw, self.info, self.is_pending, self.layout, self.files, self.listing
         if everything:
             _ = self.waiting, self.tasks, self.stats
+        self._report_pointers()
 
     @property
     def is_current(self) -> bool:
@@ -151,6 +163,19 @@ class Look:
     def found(self, code: str, what: str, *, count: int = 1, **where: Any) -> None:
         """Note a finding: see ``Findings.add``."""
         self.findings.add(code, what, count=count, **where)
+
+    def _report_pointers(self) -> None:
+        """Report what was not fetched, as one finding."""
+        parts, first = [], ""
+        for things, is_of in _KINDS_OF_FILES.items():
+            there = [name for name in self.files if is_of(name)]
+            absent = [name for name in there if name in self.pointers]
+            if absent:
+                parts.append(f"{len(absent):,} of {len(there):,} {things}")
+                first = first or absent[0]
+        if parts:
+            what = f"{', '.join(parts)}, like {first}."
+            self.found(NOT_FETCHED, what, count=len(self.pointers), file=first)
 
     def note(self, problem: Problem) -> None:
         """Make a finding of a problem of the metadata."""
@@ -165,12 +190,37 @@ class Look:
             where["feature"] = ascii(str(where["feature"])[:_LONGEST_KEY])[1:-1]
         line = f"Line {error.where['line']}: " if "line" in error.where else ""
         code = code_for(error, problem.code)
+        if code == NOT_FETCHED:
+            return  # one finding tells of all such files
         self.found(code, line + error.what, count=problem.count, **where)
 
     @cached_property
     def files(self) -> dict[str, int]:
         """Every file of the folder with its size, but for hidden ones and Lance tables."""
         return list_files(self.root)
+
+    @cached_property
+    def pointers(self) -> frozenset[str]:
+        """The files that are Git LFS pointers: what they stand for was not fetched."""
+        each = self.files.items()
+        return frozenset(name for name, size in each if is_pointer_file(self.root / name, size))
+
+    @cached_property
+    def fetch(self) -> str:
+        """The command that fetches the dataset, as far as the folder tells whence it came.
+
+        What a remote dataset lacks cannot be fetched: it is to be repaired.
+        """
+        if called(self.root) != self.root:
+            return REPAIR
+        inside = re.search(r"/datasets--([^/]+?)--([^/]+)/snapshots/", f"{self.root.absolute()}/")
+        name = f"{inside[1]}/{inside[2]}" if inside else ""
+        try:
+            record = read_json(self.root / HIDDEN / "pulled.json")
+            name = str(record["repo_id"]) if isinstance(record, dict) else name
+        except (DemoreelError, KeyError):
+            pass  # it was not pulled
+        return FETCH.replace("OWNER/NAME", name) if _REPOSITORY.fullmatch(name) else FETCH
 
     @cached_property
     def raw(self) -> dict[str, Any] | None:
@@ -240,7 +290,7 @@ class Look:
     @cached_property
     def tasks(self) -> TaskList | None:
         """The tasks; None where they cannot be read."""
-        if self.info is None or self.is_first_waiting:
+        if self.info is None or self.is_first_waiting or self.task_file in self.pointers:
             return None
         return parse_tasks(self.root / self.task_file, self.note)
 
@@ -256,6 +306,8 @@ class Look:
         names = [name for name in self.files if name.startswith(place)]
         if not self.is_v2:
             names = [n for n in names if n.endswith(".parquet") and n.count("/") == 3]
+        if any(name in self.pointers for name in names) and self.is_v2:
+            return None
         if not names:
             if self.is_first_waiting:
                 return None
@@ -300,6 +352,8 @@ class Look:
         """The whole dataset's statistics, stored or combined; None if there are none to be read."""
         if self.info is None or self.is_first_waiting:
             return None
+        if (EACH if self.is_v2 and EACH in self.files else WHOLE) in self.pointers:
+            return None
         if self.is_v2 and EACH in self.files:
             return self._combined_stats()
         if WHOLE in self.files:
@@ -310,7 +364,12 @@ class Look:
 
     def _combined_stats(self) -> Stats | None:
         """Combine the statistics of v2.1's episodes; of huge files, those at the beginning."""
-        found = read_v2_stats(self.root / "meta", self.note, most_bytes=_MOST_OF_EACH)
+        lengths = None
+        if self.episodes is not None:
+            numbers = (self.episodes.index.tolist(), self.episodes.length.tolist())
+            lengths = dict(zip(*numbers, strict=True))
+        meta = self.root / "meta"
+        found = read_v2_stats(meta, self.note, lengths=lengths, most_bytes=_MOST_OF_EACH)
         if found is None:
             return None
         self.episode_parts = found.parts
@@ -382,7 +441,40 @@ class Look:
         return [((int(chunk[p[0]]), int(file[p[0]])), np.sort(p)) for p in parts]
 
 
-def list_files(root: Path) -> dict[str, int]:
+def report_missing(
+    look: Look,
+    code: str,
+    thing: str,
+    missing: Mapping[str, np.ndarray],
+    named: int,
+    **where: Any,
+) -> None:
+    """Report the files of a kind that are not there, as one finding.
+
+    Args:
+        look: The dataset.
+        code: The finding.
+        thing: What such a file is called.
+        missing: The positions of the episodes of each file.
+        named: How many such files the metadata name.
+        **where: More of the place.
+    """
+    assert look.episodes is not None
+    first, positions = next(iter(missing.items()))
+    episodes = len({place for each in missing.values() for place in each.tolist()})
+    if episodes == 1:
+        where = {**where, "episode": look.episodes.index[positions[0]]}
+    look.found(
+        code,
+        f"{len(missing):,} of {named:,} {thing}s, with {count(episodes, 'episode')}, like {first}.",
+        count=len(missing),
+        mend=look.fetch,
+        file=first,
+        **where,
+    )
+
+
+def list_files(root: Path, *, hidden: bool = False) -> dict[str, int]:
     """Return every file below a folder by its relative path, with its size; -1 for what is none.
 
     Links are followed, as the Hub's cache is made of them; circles and endless depths are not. Dead
@@ -390,6 +482,10 @@ def list_files(root: Path) -> dict[str, int]:
     Hidden folders and Lance tables are left out.
 
     Cost: one stat a file.
+
+    Args:
+        root: The folder.
+        hidden: Whether hidden folders are looked into as well.
     """
     found: dict[str, int] = {}
     seen: set[tuple[int, int]] = set()
@@ -401,7 +497,11 @@ def list_files(root: Path) -> dict[str, int]:
                 for entry in entries:
                     name = f"{folder}/{entry.name}" if folder else entry.name
                     if _is_folder(entry):
-                        if _is_ours(entry.name) and depth < _DEEPEST and _is_new(entry, seen):
+                        if (
+                            (hidden or _is_ours(entry.name))
+                            and depth < _DEEPEST
+                            and _is_new(entry, seen)
+                        ):
                             waiting.append((name, depth + 1))
                     else:
                         found[name] = _size(entry)
@@ -409,6 +509,17 @@ def list_files(root: Path) -> dict[str, int]:
             refuse_shortage(error)
             continue  # a folder that may not be read has no files for anyone
     return dict(sorted(found.items()))
+
+
+def bytes_in_tables(root: Path) -> int:
+    """Return how many bytes the Lance tables in a folder have.
+
+    Cost: one stat a file.
+    """
+    tables = (place for place in root.glob("*.lance") if place.is_dir())
+    return sum(
+        size for table in tables for size in list_files(table, hidden=True).values() if size > 0
+    )
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

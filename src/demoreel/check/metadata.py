@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from demoreel.check.look import FOLDER, INFO, Look
+from demoreel.check.look import EACH, FOLDER, INFO, LINES, Look, bytes_in_tables
 from demoreel.check.recorded_stats import check_recorded_stats
 from demoreel.errors import MetadataError, UnsafePathError, count
 from demoreel.layouts.lance.schemas import column_names
@@ -21,8 +20,11 @@ from demoreel.layouts.persisted_files import WORKDIR
 from demoreel.model import Feature, PathTemplate
 from demoreel.model.episodes import LONGEST
 from demoreel.model.feature import flat_names
+from demoreel.packages import load_late
 from demoreel.storage.arrow import as_numpy, from_texts
 from demoreel.storage.links import links_out
+
+pc = load_late("pyarrow.compute")
 
 _SPLIT = re.compile(r"\s*(\d{1,18})\s*:\s*(\d{1,18})\s*")
 _SHOWN = 5
@@ -54,14 +56,17 @@ def check_metadata(look: Look) -> None:
         _check_numbers(look, listing)
         _check_ranges(look, listing)
         _check_listed_where(look, listing)
+        _check_columns(look, listing)
         _check_episode_tasks(look)
         _check_totals(look, listing)
     check_splits(look)
     check_recorded_stats(look)
     check_folders(look)
+    _check_stray(look)
     episodes = look.episodes
     look.facts["layout"] = look.layout
-    look.facts["bytes"] = sum(size for size in look.files.values() if size > 0)
+    own = sum(size for size in look.files.values() if size > 0)
+    look.facts["bytes"] = own + bytes_in_tables(look.root)
     waiting = look.waiting
     look.facts["episodes"] = len(episodes) if episodes is not None else 0
     look.facts["frames"] = int(episodes.start[-1]) if episodes is not None else 0
@@ -188,6 +193,41 @@ def _check_listed_where(look: Look, listing: EpisodeList) -> None:
         )
 
 
+_RANGE = ("dataset_from_index", "dataset_to_index")
+_PLACE = ("meta/episodes/chunk_index", "meta/episodes/file_index")
+
+
+def _check_columns(look: Look, listing: EpisodeList) -> None:
+    """Report columns that a reader can do without, and lerobot cannot."""
+    if look.is_v2 or len(listing) == 0:
+        return
+    lacking = [name for name in (*_RANGE, *_PLACE) if name not in listing.columns]
+    lacking += ["tasks"] if listing.tasks is None else []
+    for code, named in (("episodes-range-missing", _RANGE), ("episodes-place-missing", _PLACE)):
+        names = [n for n in lacking if n in named or (n == "tasks" and named is _PLACE)]
+        if names:
+            look.found(code, f"There is no column {', '.join(names)}.", file=listing.files[0])
+
+
+_OF_V2 = ("meta/tasks.jsonl", LINES, EACH)
+_OF_V3 = ("meta/tasks.parquet", FOLDER)
+
+
+def _check_stray(look: Look) -> None:
+    """Report metadata of another version than the dataset's."""
+    others = _OF_V3 if look.is_v2 else _OF_V2
+    stray = [name for name in look.files if name.startswith(others)]
+    if stray:
+        version = "v3.0" if look.is_v2 else "v2.x"
+        shown = ", ".join(stray[:_SHOWN]) + (" and others" if len(stray) > _SHOWN else "")
+        look.found(
+            "metadata-stray",
+            f"The dataset is {look.layout}; {shown}: such metadata are those of {version}.",
+            count=len(stray),
+            file=stray[0],
+        )
+
+
 def _check_tasks(look: Look) -> None:
     tasks = look.tasks
     if tasks is None:
@@ -203,7 +243,7 @@ def _check_tasks(look: Look) -> None:
                 file=look.task_file,
             )
     off = [place for place, index in enumerate(tasks.indices) if index != place]
-    if off:
+    if off and not look.is_v2:  # of v2, lerobot finds tasks by their index
         look.found(
             "task-order",
             f"The task in place {off[0]} has the index {tasks.indices[off[0]]}.",
@@ -237,14 +277,6 @@ def _check_episode_tasks(look: Look) -> None:
             count=len(np.unique(owners)),
             episode=episodes.index[owners[0]],
         )
-    idle = [text for text in tasks.texts if text not in used]
-    if idle and episodes.is_whole and used:
-        look.found(
-            "task-unused",
-            f"No episode names the task {idle[0][:60]!r}.",
-            count=len(idle),
-            file=look.task_file,
-        )
 
 
 def _check_totals(look: Look, listing: EpisodeList) -> None:
@@ -267,6 +299,8 @@ def _check_totals(look: Look, listing: EpisodeList) -> None:
         counted.append(("total-videos", "total_chunks", chunks, "chunks"))
     for code, name, there, things in counted:
         said = look.raw.get(name)
+        if said is None and code == "total-videos":
+            look.found(code, f"There is no {name}; it is {there}.", file=INFO)
         if isinstance(said, int) and not isinstance(said, bool) and said >= 0 and said != there:
             look.found(code, f"{name} is {said}; there are {there} {things}.", file=INFO)
 
@@ -297,6 +331,8 @@ def _check_names(look: Look, feature: Feature) -> None:
     names = flat_names(feature.names)
     if not names or len(feature.shape) > 1:
         return  # of several dimensions, names say what each one is, or every cell: both are used
+    if len(names) == 1:
+        return  # many call the vector by its own name: it says nothing of its dimensions
     if len(names) != math.prod(feature.shape):
         look.found(
             "feature-names-count",

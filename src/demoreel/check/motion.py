@@ -24,12 +24,12 @@ from demoreel.check.motion_measure import (
     still_frames,
 )
 from demoreel.check.rows import Portion
+from demoreel.layouts.capture_times import CaptureTimes, agrees, checks_of, stated_times
 from demoreel.model import Feature
+from demoreel.model.clocks import CAPTURE_TIME, ROWS
 from demoreel.model.feature import flat_names
 
 ACTION, STATE = "action", "observation.state"
-CAPTURE_TIME = "capture_time_ns"
-"""The column in which demoreel's recorder notes when rows were captured."""
 
 _ROWS_AT_ONCE = 4096
 _SAMPLED = 100_000  # rows
@@ -85,6 +85,7 @@ class Motion:
         self._every = max(1, rows // _SAMPLED)
         self._are_alike = _are_alike(self._features)
         self._compared = _some_of(look) if self._are_alike else frozenset()
+        self._times = {} if CAPTURE_TIME in features else _times_beside(look)
 
     def take(self, portion: Portion) -> list[_PortionMotion]:
         """Measure a portion's movements; about 0.2 us a row of two signals of 26."""
@@ -115,6 +116,8 @@ class Motion:
             *self._still(signals, steps, edges),
         )  # fmt: skip
         captured = portion.columns.get(CAPTURE_TIME)
+        if captured is None and self._times:
+            captured = self._captured(portion)
         if captured is not None and captured.ndim == 1 and captured.dtype.kind in "iu":
             part.capture_step, part.capture_at, part.capture_back = _capture(captured, edges)
         if self._are_alike and len(signals) == 2:
@@ -125,6 +128,19 @@ class Motion:
             object.__setattr__(measured, "repeats", _NO_STEP)  # as long as the rows: let go of it
         return part
 
+    def _captured(self, portion: Portion) -> np.ndarray:
+        """Return the capture times that lie beside the data; 0 in episodes that have none."""
+        captured = np.zeros(len(portion.episode), np.int64)
+        for place, episode in enumerate(portion.run_episodes.tolist()):
+            rows = slice(portion.edges[place], portion.edges[place + 1])
+            stated = self._times.get(episode)
+            if stated is None or len(stated.times) != len(captured[rows]):
+                continue
+            own = {key: portion.columns[key][rows] for key in portion.columns}
+            if agrees(stated, checks_of(self._features, own)):
+                captured[rows] = stated.times
+        return captured
+
     def _sampled(self, portion: Portion) -> slice:
         """Return which rows to keep: spread evenly, and as many however large the dataset is."""
         chance = zlib.crc32(f"{portion.file} {portion.first_row}".encode())
@@ -134,14 +150,13 @@ class Motion:
         self, signals: dict[str, np.ndarray], steps: dict[str, Steps], edges: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how many frames each episode rests at its beginning, and at its end."""
-        key = STATE if STATE in signals else ACTION
         least = _frames(self._look.thresholds["idle_seconds"], self._fps)
-        if key not in signals:
-            nothing = np.zeros(len(edges) - 1, np.int64)
-            return nothing, nothing
-        reach = (steps[key].high - steps[key].low) * self._look.thresholds["idle_reach"]
-        head = still_frames(signals[key], edges, reach, least, at_end=False)
-        return head, still_frames(signals[key], edges, reach, least, at_end=True)
+        head = tail = np.diff(edges) if signals else np.zeros(len(edges) - 1, np.int64)
+        for key, signal in signals.items():  # nothing moves where neither of them does
+            reach = (steps[key].high - steps[key].low) * self._look.thresholds["idle_reach"]
+            head = np.minimum(head, still_frames(signal, edges, reach, least, at_end=False))
+            tail = np.minimum(tail, still_frames(signal, edges, reach, least, at_end=True))
+        return head, tail
 
     def _follow(
         self, signals: dict[str, np.ndarray], portion: Portion
@@ -266,6 +281,19 @@ def _some_of(look: Look) -> frozenset[int]:
         return frozenset()
     places = np.linspace(0, len(look.episodes) - 1, _COMPARED).round().astype(int)
     return frozenset(look.episodes.index[places].tolist())
+
+
+def _times_beside(look: Look) -> dict[int, CaptureTimes]:
+    """Return the capture times that lie beside the data: of no more rows than there are."""
+    if look.episodes is None:
+        return {}
+    lengths = dict(zip(look.episodes.index.tolist(), look.episodes.length.tolist(), strict=True))
+    found: dict[int, CaptureTimes] = {}
+    for stated in stated_times(look.root / "meta"):
+        fits = lengths.get(stated.episode) == len(stated.times)
+        if stated.clock == ROWS and fits:
+            found.setdefault(stated.episode, stated)
+    return found
 
 
 def _capture(captured: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, ...]:

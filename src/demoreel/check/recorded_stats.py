@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,9 @@ from demoreel.storage.arrow import as_numpy, is_number
 _KINDS = ("min", "max", "mean", "std")
 _QUANTILES = ("q01", "q10", "q50", "q90", "q99")
 _COMPARED = ("min", "max", "mean")
+_MOST_ROWS = 100_000  # whose rounding errors add up; tools sum up an episode at a time
+_PIXELS = 16  # times the frames: a count of more is one of pixels
+_OF_FLOAT16, _OF_FLOAT32 = 2.0**-10, 2.0**-23
 _MOST_NUMBERS = 1 << 25  # of one kind of one feature, over all episodes; more are not compared
 
 
@@ -28,19 +32,17 @@ def check_recorded_stats(look: Look) -> None:
         return
     file = EACH if look.is_v2 and EACH in look.files else WHOLE
     if look.layout == "v2.1" and EACH not in look.files:
-        look.found(
-            "episode-stats-missing",
-            "v2.1 keeps statistics by episode, and there is no meta/episodes_stats.jsonl.",
-            file=EACH,
-        )
+        look.found("episode-stats-absent", f"There is no {EACH}.", file=EACH)
     for key, feature in info.features.items():
         if feature.is_string or feature.is_language or key in DEFAULT_FEATURES:
             continue  # never used to normalise
         kinds = stats.get(key)
         missing = [name for name in _KINDS if name not in kinds] if kinds else list(_KINDS)
         if missing:
+            # lerobot 0.6.1 needs an entry for each camera; tools of v2.x often write none.
+            is_usual = look.is_v2 and feature.is_camera
             look.found(
-                "stats-feature-missing",
+                "stats-camera-missing" if is_usual else "stats-feature-missing",
                 f"There is no {', '.join(missing)} of {key}.",
                 feature=key,
                 file=file,
@@ -61,10 +63,19 @@ def _check_kinds(look: Look, feature: Feature, kinds: dict[str, np.ndarray], fil
                 file=file,
             )
             return
-    problem = _impossible(kinds)
+    problem = _impossible(feature, kinds, rows_summed(look, feature))
     if problem:
         look.found("stats-impossible", f"{feature.key}: {problem}.", feature=feature.key, file=file)
+    elif feature.is_camera and not feature.is_depth and _are_of_pixels(kinds):
+        what = f"The max of {feature.key} is {kinds['max'].max():.6g}, the mean up to "
+        what += f"{kinds['mean'].max():.6g}."
+        look.found("stats-pixels", what, feature=feature.key, file=file)
     _check_count(look, feature, kinds, file)
+
+
+def _are_of_pixels(kinds: dict[str, np.ndarray]) -> bool:
+    """Whether statistics of images are those of whole numbers: one bright pixel is enough."""
+    return all(kind in kinds and kinds[kind].max() > 1.5 for kind in ("max", "mean"))
 
 
 def _sizes(feature: Feature) -> set[int]:
@@ -75,33 +86,75 @@ def _sizes(feature: Feature) -> set[int]:
     return {math.prod(feature.shape), feature.shape[-1] if feature.shape else 1}
 
 
-def _impossible(kinds: dict[str, np.ndarray]) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How far statistics may be off because tools add up numbers of 32 bits, one by one.
+
+    lerobot 0.6.1 is off by up to rows / 10 roundings in the mean of numbers that hardly change, and
+    by three times that in their variance.
+
+    Attributes:
+        extreme: In minimum and maximum.
+        mean: In the mean.
+        variance: In the square of the standard deviation.
+    """
+
+    extreme: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+
+    @classmethod
+    def of(cls, feature: Feature, low: np.ndarray, high: np.ndarray, rows: Any) -> Rounding:
+        """Return it for dimensions that run from ``low`` to ``high``, over so many rows."""
+        unit = _OF_FLOAT16 if feature.dtype == "float16" else _OF_FLOAT32
+        size = np.maximum(np.abs(low), np.abs(high)).astype(np.float64)
+        rows = np.minimum(rows, _MOST_ROWS)
+        extreme = 128 * unit * size + np.where(high > low, 1e-9, 1e-6)
+        mean = extreme + (8 + rows / 4) * unit * size
+        return cls(extreme, mean, (16 + rows / 2) * unit * size**2 + extreme**2)
+
+
+def rows_summed(look: Look, feature: Feature) -> int:
+    """Return how many rows are added up for statistics at most: an episode's, or all."""
+    if feature.is_camera or look.episodes is None or len(look.episodes) == 0:
+        return _MOST_ROWS
+    whole = look.is_v2 and EACH not in look.files
+    return int(look.episodes.start[-1] if whole else look.episodes.length.max())
+
+
+def _impossible(feature: Feature, kinds: dict[str, np.ndarray], rows: int) -> str | None:
     for name in (*_KINDS, *_QUANTILES):
         if name in kinds and not np.isfinite(kinds[name].astype(np.float64)).all():
             return f"{name} is not finite"
     low, high = kinds.get("min"), kinds.get("max")
     if low is not None and high is not None and low.shape == high.shape:
         low, high = low.astype(np.float64), high.astype(np.float64)
-        if (low > high).any():
+        rounding = Rounding.of(feature, low, high, rows)
+        if (low > high + rounding.extreme).any():
             return "a minimum lies above the maximum"
         mean = kinds.get("mean")
-        slack = 1e-3 * (high - low) + 1e-6 * np.maximum(np.abs(low), np.abs(high)) + 1e-9
+        slack = 1e-3 * (high - low) + rounding.mean
+        if feature.is_camera:
+            slack = slack + 0.05 * np.maximum(np.abs(low), np.abs(high))  # of millions of pixels
         fits = mean is None or mean.shape != low.shape
         if not fits and ((mean < low - slack) | (mean > high + slack)).any():
             return "a mean lies outside minimum and maximum"
     std = kinds.get("std")
-    if std is not None and (std.astype(np.float64) < 0).any():
+    if std is not None and (std.astype(np.float64) < -1e-6).any():
         return "a standard deviation is negative"
     return None
 
 
 def _check_count(look: Look, feature: Feature, kinds: dict[str, np.ndarray], file: str) -> None:
-    """Compare the count with the frames. Images are sampled, so theirs may be smaller."""
+    """Compare the count with the frames.
+
+    Images are sampled, so theirs may be smaller; some versions of lerobot count their pixels.
+    """
     episodes, count = look.episodes, kinds.get("count")
     if count is None or count.size == 0 or episodes is None or not episodes.is_whole:
         return
     frames, said = int(episodes.start[-1]), float(count.reshape(-1)[0])
-    wrong = said > frames if feature.is_camera else said != frames
+    wrong = frames < said < _PIXELS * frames if feature.is_camera else said != frames
     # Some writers count every row of a frame's matrix as a sample of its own.
     if wrong and said != frames * math.prod(feature.shape[:-1]):
         look.found(
@@ -117,11 +170,13 @@ class EpisodeStats:
     """One feature's statistics, by episode.
 
     Attributes:
+        feature: The feature.
         file: Where they are recorded.
         known: For each usable episode, whether it has them.
         kinds: ``min``, ``max`` and ``mean``: a row per usable episode.
     """
 
+    feature: Feature
     file: str
     known: np.ndarray
     kinds: dict[str, np.ndarray]
@@ -138,12 +193,15 @@ class EpisodeStats:
         width = self.kinds["min"].shape[1]
         if len(runs) == 0 or low.shape[1] != width:
             return
-        size = np.maximum(np.abs(low[runs]), np.abs(high[runs])).astype(np.float64)
         span = high[runs].astype(np.float64) - low[runs]
-        slack = look.thresholds["range_slack"] * span + 1e-6 * size + 1e-9
+        rows = portion.run_lengths[runs][:, None]
+        rounding = Rounding.of(self.feature, low[runs], high[runs], rows)
+        slack = look.thresholds["range_slack"] * span + rounding.extreme
         for kind, values in (("min", low), ("max", high), ("mean", mean)):
             said = self.kinds[kind][position[runs]]
-            limit = slack if kind != "mean" else slack + look.thresholds["mean_slack"] * span
+            limit = slack
+            if kind == "mean":
+                limit = rounding.mean + look.thresholds["mean_slack"] * span
             wrong = (~(np.abs(values[runs] - said) <= limit)).any(axis=1)
             for place in np.flatnonzero(wrong).tolist():
                 off = ~(np.abs(values[runs[place]] - said[place]) <= limit[place])
@@ -186,7 +244,7 @@ def _from_tables(look: Look) -> dict[str, EpisodeStats]:
             for kind in _COMPARED
         }
         known = np.all([np.isfinite(part).all(axis=1) for part in kinds.values()], axis=0)
-        found[key] = EpisodeStats(FOLDER, known, kinds)
+        found[key] = EpisodeStats(look.info.features[key], FOLDER, known, kinds)
     return found
 
 
@@ -243,5 +301,5 @@ def _from_lines(look: Look) -> dict[str, EpisodeStats]:
                 if place >= 0 and value is not None and value.size == width:
                     rows[place] = value.reshape(-1)
         known = np.all([np.isfinite(part).all(axis=1) for part in kinds.values()], axis=0)
-        found[key] = EpisodeStats(EACH, known, kinds)
+        found[key] = EpisodeStats(feature, EACH, known, kinds)
     return found

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from demoreel.check.catalogue import CODES
-from demoreel.check.codes import SEVERITIES, Code, Severity, rank
+from demoreel.check.codes import SEVERITIES, Code, Severity, filled, rank
+from demoreel.errors import count
 
 _KEPT_OF_A_CODE = 200
 
 FailOn = Literal["error", "warning", "hint"]
 
-_PLACES_SHOWN = 3
+_RANGES_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +102,16 @@ class Findings:
         self._kept: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def add(self, code: str, what: str, *, count: int = 1, **where: Any) -> None:
+    def add(
+        self, code: str, what: str, *, count: int = 1, mend: str | None = None, **where: Any
+    ) -> None:
         """Note a finding.
 
         Args:
             code: A name in ``CODES``.
             what: What was found, one sentence.
-            count: How many places it stands for.
+            count: How many places it stands for: episodes, files or features, not frames.
+            mend: A command that repairs it better than the code's own.
             **where: Fields of ``Where``; numpy's integers will do.
 
         Raises:
@@ -121,9 +125,8 @@ class Findings:
             self._kept[code] += 1
             said = {name: _plain(value) for name, value in where.items()}
             place = Where(**{"dataset": self.dataset, **said})
-            self.kept.append(
-                Finding(code, what, place, kind.severity, kind.effect, _filled(kind, place), count)
-            )
+            command = _filled(mend or kind.mend, place.dataset, place.episode)
+            self.kept.append(Finding(code, what, place, kind.severity, kind.effect, command, count))
 
     def keep(self, told_by: Callable[[Finding], object], wanted: Collection[object]) -> None:
         """Drop all other findings; those that were only counted go as well."""
@@ -137,13 +140,11 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _filled(code: Code, where: Where) -> str | None:
+def _filled(mend: str | None, folder: str, episode: int | str | None) -> str | None:
     """Return the command that repairs it, for this place; None where it needs a place we lack."""
-    if code.mend is None or ("{episode}" in code.mend and where.episode is None):
+    if mend is None or ("{episode}" in mend and episode is None):
         return None
-    # A folder may be called anything, and the command is there to be pasted.
-    dataset = shlex.quote(where.dataset.rstrip("/") or where.dataset)
-    return code.mend.replace("{dataset}", dataset).replace("{episode}", str(where.episode))
+    return filled(mend, folder, episode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +200,13 @@ class Report:
     def by_severity(self) -> dict[Severity, int]:
         """Return how many places there are of each severity, the worst first."""
         found: dict[Severity, int] = dict.fromkeys(reversed(SEVERITIES), 0)
-        for name, count in self.counts.items():
-            found[CODES[name].severity] += count
+        for name, number in self.counts.items():
+            found[CODES[name].severity] += number
         return found
 
     def groups(self) -> list[Group]:
-        """Return the findings by code, the worst first, then in the order of the catalogue."""
-        order = {name: place for place, name in enumerate(CODES)}
-        names = sorted(self.counts, key=lambda n: (-rank(CODES[n].severity), order[n]))
+        """Return the findings by code: errors, what training suffers from, what is cosmetic."""
+        names = sorted(self.counts, key=place_of)
         return [Group(CODES[name], self.counts[name], self.of(name)) for name in names]
 
     def called(self, names: Mapping[str, str]) -> Report:
@@ -263,37 +263,112 @@ class Report:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the report as text: a block a code, with the first places."""
-        for group in self.groups():
-            yield from _block(group, several=len(self.datasets) > 1)
+        """Yield the report as text: each code once, what matters most first; then what to do."""
+        groups = self.groups()
+        known = {facts.get("episodes") for facts in self.looked_at.values()}
+        episodes = known.pop() if len(self.datasets) == len(known) == 1 else None
+        for group in groups:
+            yield from _block(group, episodes, several=len(self.datasets) > 1)
+        if groups:
             yield ""
         yield self.summary()
+        for command, names in self.commands().items():
+            yield f"next: {command}  ({', '.join(names)})"
+
+    def commands(self) -> dict[str, list[str]]:
+        """Return the commands that repair what was found, each with the codes that it is for."""
+        found: dict[str, list[str]] = {}
+        for group in self.groups():
+            for command in _commands(group):
+                found.setdefault(command, []).append(group.code.name)
+        return found
 
     def summary(self) -> str:
-        """Return one line: how many of what."""
-        parts = [
-            f"{count:,} {severity}{'' if count == 1 else 's'}"
-            for severity, count in self.by_severity().items()
-            if count
-        ]
-        return ", ".join(parts) if parts else "nothing found"
+        """Return one line: how many kinds of findings there are of each severity."""
+        kinds = Counter(CODES[name].severity for name in self.counts)
+        parts = [count(kinds[severity], severity) for severity in reversed(SEVERITIES)]
+        return ", ".join(part for part in parts if part[0] != "0") or "nothing found"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
 
-def _block(group: Group, *, several: bool) -> Iterator[str]:
-    times = f" ({group.count:,} places)" if group.count > 1 else ""
-    yield f"{group.code.severity:<8} {group.code.name}: {group.code.title}{times}"
-    shown = group.findings[:_PLACES_SHOWN]
-    for finding in shown:
-        place = str(finding.where)
-        place = f"{finding.where.dataset}: {place}" if several else place
-        yield f"         - {finding.what}" + (f" [{place}]" if place else "")
-    left = group.count - sum(finding.count for finding in shown)
-    if left > 0:
-        yield f"         - and {left:,} more"
-    yield f"         effect: {group.code.effect}"
-    mends = dict.fromkeys(finding.mend for finding in shown if finding.mend)
-    for mend in mends:
-        yield f"         repair: {mend}"
+def place_of(name: str) -> tuple[int, ...]:
+    """Return what codes are sorted by in a report."""
+    code = CODES[name]
+    return code.urgency, -rank(code.severity), _CATALOGUED[name]
+
+
+_CATALOGUED = {name: place for place, name in enumerate(CODES)}
+
+
+def _block(group: Group, episodes: int | None, *, several: bool) -> Iterator[str]:
+    """Yield what a code's findings are, where, an example, and what training has of it."""
+    code, first = group.code, group.findings[0]
+    extent = extent_of(group, episodes)
+    yield f"{code.severity:<8} {code.name}: {code.title}" + (f" ({extent})" if extent else "")
+    said = {n: v for n, v in first.where.to_json().items() if str(v) not in first.what}
+    said.pop("dataset", None)
+    place = ", ".join(f"{name} {value}" for name, value in said.items())
+    place = f"{first.where.dataset}: {place}" if several else place
+    example = "e.g. " if len(group.findings) > 1 else ""
+    yield f"         {example}{first.what}" + (f" [{place}]" if place else "")
+    if not code.is_cosmetic:
+        yield f"         {code.effect}"
+
+
+def extent_of(group: Group, episodes: int | None = None) -> str:
+    """Return in a few words how much is affected: ``44 of 91 episodes: 2, 5-47``.
+
+    Args:
+        group: The findings of a code.
+        episodes: How many episodes there are, if that is known.
+    """
+    places = [finding.where for finding in group.findings]
+    numbers = sorted({place.episode for place in places if place.episode is not None})
+    if not numbers or any(place.episode is None for place in places):
+        if len(places) == 1:
+            return ""  # what was found says how many
+        for thing, names in (
+            ("feature", {place.feature for place in places}),
+            ("camera", {place.camera for place in places}),
+            ("file", {place.file for place in places}),
+        ):
+            if len(names) == group.count and None not in names:
+                return count(group.count, thing)
+        return count(group.count, "place")
+    are_all_named = group.count == len(places)  # then none stands for others
+    affected = len(numbers) if are_all_named else group.count
+    if affected == 1:
+        text = f"episode {numbers[0]}"
+    else:
+        of = f" of {episodes:,}" if episodes and affected <= episodes else ""
+        text = f"{affected:,}{of} episodes: {_ranges(numbers, is_whole=are_all_named)}"
+    cameras = sorted({place.camera for place in places if place.camera is not None})
+    return text + (f"; {count(len(cameras), 'camera')}" if len(cameras) > 1 else "")
+
+
+def _ranges(numbers: list[int], *, is_whole: bool) -> str:
+    """Return ``0-3, 7, 9-12``."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    shown = [f"{a}-{b}" if b > a else str(a) for a, b in found[:_RANGES_SHOWN]]
+    return ", ".join(shown) + (", ..." if not is_whole or len(found) > _RANGES_SHOWN else "")
+
+
+def _commands(group: Group) -> list[str]:
+    """Return what repairs a code's findings; what names one episode is put together for all."""
+    found = dict.fromkeys(finding.mend for finding in group.findings if finding.mend)
+    mend = group.code.mend
+    if mend is None or "{episode}" not in mend or len(found) < 2:
+        return list(found)
+    by_dataset: dict[str, list[int]] = {}
+    for finding in group.findings:
+        if finding.where.episode is not None:
+            by_dataset.setdefault(finding.where.dataset, []).append(finding.where.episode)
+    listed = {name: ",".join(map(str, sorted({*each}))) for name, each in by_dataset.items()}
+    return [command for name in listed if (command := _filled(mend, name, listed[name]))]

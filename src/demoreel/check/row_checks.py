@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from demoreel.check.look import EACH, WHOLE, Look
-from demoreel.check.recorded_stats import EpisodeStats, read_episode_stats
+from demoreel.check.quantiles import Quantiles
+from demoreel.check.recorded_stats import EpisodeStats, Rounding, read_episode_stats, rows_summed
+from demoreel.check.row_tasks import check_named_tasks, named_tasks
 from demoreel.check.rows import Portion
-from demoreel.model import DEFAULT_FEATURES, Stats
-from demoreel.stats.running import combine
+from demoreel.model import DEFAULT_FEATURES, Stats, combine_stats
 
 _FLOAT_SLACK = 2.0**-22  # of a float32 timestamp
 _SHOWN = 8
@@ -173,6 +174,20 @@ class RowPlaces:
             )
 
 
+class _PortionValues(NamedTuple):
+    """What a portion's numbers are.
+
+    Attributes:
+        stats: Their statistics.
+        sample: Some rows of features that have recorded quantiles.
+        tasks: Pairs of ``episode_index`` and ``task_index``.
+    """
+
+    stats: Stats
+    sample: dict[str, np.ndarray]
+    tasks: np.ndarray
+
+
 class RowValues:
     """Checks that rows count up, numbers are finite, and the recorded statistics are theirs."""
 
@@ -181,8 +196,9 @@ class RowValues:
         tasks = look.tasks
         self._tasks = np.unique(np.array(tasks.indices, np.int64)) if tasks is not None else None
         self._each: dict[str, EpisodeStats] = read_episode_stats(look)
+        self._quantiles = Quantiles(look)
 
-    def take(self, portion: Portion) -> Stats:
+    def take(self, portion: Portion) -> _PortionValues:
         """Check a portion's rows, and return the statistics of its columns."""
         known = self._known_runs(portion)
         number = self._check_frames(portion, known)
@@ -193,16 +209,18 @@ class RowValues:
         for key, values in portion.columns.items():
             if len(values):
                 found[key] = self._stats_of(portion, key, values.reshape(len(values), -1))
-        return found
+        return _PortionValues(found, self._quantiles.sampled(portion), named_tasks(portion))
 
-    def finish(self, parts: list[Stats]) -> None:
-        """Compare the statistics of all rows with the recorded ones."""
+    def finish(self, values: list[_PortionValues]) -> None:
+        """Compare the statistics of all rows, and their tasks, with the recorded ones."""
         look = self._look
-        if not parts or look.info is None:
+        if not values or look.info is None:
             return
-        keys = [key for key in parts[0] if all(key in part for part in parts)]
+        check_named_tasks(look, [part.tasks for part in values])
+        self._quantiles.check([part.sample for part in values])
+        parts = [part.stats for part in values]
         with np.errstate(invalid="ignore", over="ignore"):
-            every = combine([{key: part[key] for key in keys} for part in parts])
+            every = combine_stats(parts, quantiles=True) or {}
         frames = int(look.episodes.start[-1]) if look.episodes is not None else -1
         for key, data in every.items():
             _report_constant(look, key, data)
@@ -302,13 +320,14 @@ class RowValues:
         unknown = np.setdiff1d(np.unique(task), self._tasks)
         for number in unknown[:_SHOWN].tolist():
             rows = np.flatnonzero(task == number)
-            self._look.found(
-                "task-index-unknown",
-                f"There is no task {number}; rows with this task_index: {len(rows)}.",
-                count=len(rows),
-                episode=portion.episode[rows[0]],
-                file=portion.file,
-            )
+            for episode in np.unique(portion.episode[rows]).tolist():
+                own = int((portion.episode[rows] == episode).sum())
+                self._look.found(
+                    "task-index-unknown",
+                    f"There is no task {number}; {own:,} of its rows name it.",
+                    episode=episode,
+                    file=portion.file,
+                )
 
     def _stats_of(self, portion: Portion, key: str, values: np.ndarray) -> dict[str, np.ndarray]:
         starts = portion.edges[:-1]
@@ -367,18 +386,20 @@ class RowValues:
         said = {kind: recorded[kind].astype(np.float64).reshape(-1) for kind in _KINDS}
         if any(said[kind].shape != data[kind].shape for kind in _KINDS):
             return
-        self._report_difference(key, said, data)
+        self._report_difference(key, said, data, float(found["count"][0]))
 
     def _report_difference(
-        self, key: str, said: dict[str, np.ndarray], data: dict[str, np.ndarray]
+        self, key: str, said: dict[str, np.ndarray], data: dict[str, np.ndarray], frames: float
     ) -> None:
         look, limits = self._look, self._look.thresholds
         where: dict[str, Any] = {
             "feature": key,
             "file": EACH if look.is_v2 and EACH in look.files else WHOLE,
         }
-        size = np.maximum(np.abs(data["min"]), np.abs(data["max"]))
-        slack = limits["range_slack"] * (data["max"] - data["min"]) + 1e-6 * size + 1e-9
+        assert look.info is not None
+        rows = rows_summed(look, look.info.features[key])
+        rounding = Rounding.of(look.info.features[key], data["min"], data["max"], rows)
+        slack = limits["range_slack"] * (data["max"] - data["min"]) + rounding.extreme
         outside = (data["min"] < said["min"] - slack) | (data["max"] > said["max"] + slack)
         if outside.any():
             at = int(np.flatnonzero(outside)[0])
@@ -390,14 +411,18 @@ class RowValues:
                 **where,
             )
             return
-        limit = {
-            "min": slack,
-            "max": slack,
-            "mean": limits["mean_slack"] * data["std"] + slack,
-            "std": limits["std_slack"] * data["std"] + slack,
+        # Some divide by one less than the number of rows.
+        share = 2 * limits["std_slack"] + 1 / max(1.0, frames - 1)
+        variance, recorded = data["std"] ** 2, said["std"] ** 2
+        fits = {
+            "min": np.abs(data["min"] - said["min"]) <= slack,
+            "max": np.abs(data["max"] - said["max"]) <= slack,
+            "mean": np.abs(data["mean"] - said["mean"])
+            <= limits["mean_slack"] * data["std"] + rounding.mean,
+            "std": np.abs(variance - recorded) <= share * variance + rounding.variance,
         }
-        for kind, most in limit.items():
-            off = np.flatnonzero(~(np.abs(data[kind] - said[kind]) <= most))
+        for kind, is_right in fits.items():
+            off = np.flatnonzero(~is_right)
             if len(off):
                 at = int(off[0])
                 look.found(
@@ -440,8 +465,8 @@ def _like_recorded(
 
 
 def _report_constant(look: Look, key: str, data: Mapping[str, np.ndarray]) -> None:
-    if key in DEFAULT_FEATURES or data["count"][0] < 2:
-        return
+    if not key.startswith(("action", "observation")) or data["count"][0] < 2:
+        return  # of what is not normalised, it means nothing
     still = np.flatnonzero(data["min"] == data["max"])
     if len(still) == 0:
         return

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from demoreel.check.catalogue import CODES
-from demoreel.check.codes import code_for, rank
+from demoreel.check.codes import code_for
 from demoreel.check.deep import check_deep
 from demoreel.check.duplicates import check_duplicates, check_leaks
 from demoreel.check.fingerprints import FingerprintRows
@@ -21,7 +20,7 @@ from demoreel.check.lance import check_lance
 from demoreel.check.look import Look
 from demoreel.check.metadata import check_metadata
 from demoreel.check.motion import Motion
-from demoreel.check.report import Finding, Findings, Report
+from demoreel.check.report import Finding, Findings, Report, place_of
 from demoreel.check.row_checks import RowValues
 from demoreel.check.rows import RowCheck
 from demoreel.check.tables import check_tables
@@ -265,6 +264,7 @@ def _run_families(look: Look, deep: bool, only: Collection[FamilyName] | None) -
             runs = bool(set(ROW_CHECKS) & set(only))  # they are seen on the same way
         if not runs or (family.deep and not deep):
             continue
+        look.facts.setdefault("families", []).append(family.name)
         _guarded(look.findings, family.name, partial(_run_family, look, family, only))
 
 
@@ -298,12 +298,12 @@ def _guarded(findings: Findings, name: str, work: Callable[[], None]) -> None:
         )
 
 
-def _place_in_report(finding: Finding, order: Mapping[str, int]) -> tuple[object, ...]:
-    """The worst first, then by code, then by place: threads find things in any order."""
+def _place_in_report(finding: Finding) -> tuple[object, ...]:
+    """What matters most first, by code, then by place: threads find things in any order."""
     where = finding.where
     episode, frame = (-1 if n is None else n for n in (where.episode, where.frame))
     place = (where.dataset, where.file or "", where.camera or "", episode, frame)
-    return (-rank(finding.severity), order[finding.code], *place)
+    return (*place_of(finding.code), *place)
 
 
 def _report(
@@ -317,6 +317,5 @@ def _report(
     for findings in collected:
         counts.update(findings.counts)
     kept = [finding for findings in collected for finding in findings.kept]
-    order = {name: place for place, name in enumerate(CODES)}
-    kept.sort(key=lambda finding: _place_in_report(finding, order))
+    kept.sort(key=_place_in_report)
     return Report(tuple(map(str, roots)), tuple(kept), dict(counts), facts, thresholds, deep)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,14 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.check.codes import code_for
-from demoreel.check.look import UNREADABLE, Look
+from demoreel.check.look import UNREADABLE, Look, report_missing
 from demoreel.check.row_checks import RowPlaces
 from demoreel.check.rows import Portion, Portions, RowCheck, cores, scan_rows, whole_episodes
 from demoreel.errors import (
     DemoreelError,
     MetadataError,
     TableError,
-    count,
     first_line,
     refuse_shortage,
 )
@@ -32,9 +32,13 @@ from demoreel.layouts.lance.schemas import column_names
 from demoreel.layouts.lance.tables import LanceTable
 from demoreel.model import Feature
 from demoreel.storage import parquet as bounded
+from demoreel.storage.arrow import is_number
 
 _SMALLEST_IMAGE = 16  # bytes
+_SMALLEST_PAGE = 64  # of images, and its header
 _MAGIC = b"PAR1"
+_PLACES = {"data/chunk_index", "data/file_index"}
+_INDEX_OF_PANDAS = "__index_level_"
 _NUMBERS_AT_ONCE = 1 << 21  # of a batch: 8 to 16 MB
 _MOST_ROWS = 1 << 31
 _LARGEST_ROW_GROUP = 8 << 30
@@ -68,34 +72,36 @@ def check_tables(look: Look, checks: Sequence[RowCheck]) -> None:
             decode = partial(_lance_portions, look, name)
             scan_rows(iter([decode]), [places, *checks], 1, look.findings)
         return
+    if look.episodes is not None and not look.is_v2 and not look.episodes.columns.keys() >= _PLACES:
+        look.misplaced.add(None)  # nothing says which table is whose, which is a finding
     named = dict(look.table_files())
-    present = [name for name in named if name in look.files]
+    present = [n for n in named if look.files.get(n, -1) >= 0 and n not in look.pointers]
     _report_missing(look, named)
     orphans = [name for name in _data_files(look) if name not in named]
     places.expect(named)
+    schemas = _Schemas()
     threads = min(cores(), max(1, len(present)))
-    scan_rows(_decoders(look, [*present, *orphans]), [places, *checks], threads, look.findings)
+    files = _decoders(look, [*present, *orphans], schemas)
+    scan_rows(files, [places, *checks], threads, look.findings)
+    schemas.report(look)
     look.facts["tables"] = len(present)
     _report_orphans(look, orphans, places)
 
 
 def _data_files(look: Look) -> list[str]:
     return [
-        name for name in look.files if name.endswith(".parquet") and not name.startswith("meta/")
+        name
+        for name in look.files
+        if name.endswith(".parquet") and not name.startswith("meta/") and name not in look.pointers
     ]
 
 
 def _report_missing(look: Look, named: dict[str, np.ndarray]) -> None:
     if None in look.misplaced or look.episodes is None:
         return
-    for name, positions in named.items():
-        if name not in look.files:
-            look.found(
-                "table-missing",
-                f"It should hold {count(len(positions), 'episode')}.",
-                episode=look.episodes.index[positions[0]],
-                file=name,
-            )
+    missing = {n: places for n, places in named.items() if look.files.get(n, -1) < 0}
+    if missing:
+        report_missing(look, "table-missing", "table", missing, len(named))
 
 
 def _report_orphans(look: Look, orphans: list[str], places: RowPlaces) -> None:
@@ -107,21 +113,84 @@ def _report_orphans(look: Look, orphans: list[str], places: RowPlaces) -> None:
             look.found("table-orphan", f"It has {look.files[name]} bytes.", file=name)
 
 
-def _decoders(look: Look, names: list[str]) -> Iterator[Portions]:
+class _Schemas:
+    """The columns of the tables; what is odd about one is reported once, however many have it."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], list[str]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, name: str, schema: pa.Schema, features: Features, *, is_v2: bool) -> None:
+        """Compare a table's columns with those that ``info.json`` declares.
+
+        Args:
+            name: The table.
+            schema: Its columns.
+            features: The declared features by column.
+            is_v2: Whether lerobot reads it without a look at the declarations.
+        """
+        columns = dict(zip(schema.names, schema.types, strict=True))
+        odd: list[tuple[str, str, str]] = []
+        for column, feature in features.items():
+            if column not in columns:
+                odd.append(("feature-absent", feature.key, f"There is no column {column!r}."))
+            elif feature.is_numeric or feature.is_string:
+                odd += _odd_type(feature, columns[column])
+        for column in columns:
+            if column not in features and not column.startswith(_INDEX_OF_PANDAS):
+                code = "feature-unused" if is_v2 else "feature-undeclared"
+                said = f"info.json does not declare {column[:60]!r}."
+                odd.append((code, column[:60], said))
+        with self._lock:
+            for each in odd:
+                self._found.setdefault(each, []).append(name)
+
+    def report(self, look: Look) -> None:
+        """Report what was odd; of values that do not fit, the type alone is nothing."""
+        unread = {each.where.feature for each in look.findings.kept if each.code == "feature-dtype"}
+        for (code, key, what), names in self._found.items():
+            if code == "column-stored-type" and key in unread:
+                continue
+            more = f" The same in {len(names):,} tables." if len(names) > 1 else ""
+            look.found(code, what + more, feature=key, file=names[0])
+
+
+def _odd_type(feature: Feature, kind: pa.DataType) -> Iterator[tuple[str, str, str]]:
+    """Yield what is odd about the type of a column that can be read all the same."""
+    value = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    depth = 0
+    while pa.types.is_nested(value) and not pa.types.is_struct(value):
+        value, depth = value.value_type, depth + 1
+    if depth and (feature.is_string or feature.item_shape == ()):
+        said = f"Every row of {feature.key} holds a list; its shape is {list(feature.shape)}."
+        yield "feature-list", feature.key, said
+    elif 0 < depth < len(feature.item_shape):
+        said = f"Every row of {feature.key} holds one list; its shape is {list(feature.shape)}."
+        yield "feature-flat", feature.key, said
+    if not feature.is_numeric or not is_number(value):
+        return
+    if value != pa.from_numpy_dtype(feature.numpy_dtype):
+        said = f"{feature.key} holds {value}; declared is {feature.dtype}."
+        yield "column-stored-type", feature.key, said
+
+
+def _decoders(look: Look, names: list[str], schemas: _Schemas) -> Iterator[Portions]:
     assert look.info is not None
     stored = {key: f for key, f in look.info.features.items() if not f.is_video}
     threads = len(names) == 1  # several files have a thread each
     for name in names:
-        yield partial(_parquet_portions, look, name, stored, threads)
+        yield partial(_parquet_portions, look, name, stored, threads, schemas)
 
 
-def _parquet_portions(look: Look, name: str, stored: Features, threads: bool) -> Iterator[Portion]:
+def _parquet_portions(
+    look: Look, name: str, stored: Features, threads: bool, schemas: _Schemas
+) -> Iterator[Portion]:
     parquet = _open_parquet(look, name)
     if parquet is None:
         return
     with parquet:
         try:
-            _check_schema(look, name, parquet.schema_arrow.names, stored)
+            schemas.add(name, parquet.schema_arrow, stored, is_v2=look.is_v2)
             _check_others(look, name, parquet.metadata, stored)
             _check_limits(look, name, parquet, stored)
         except UNREADABLE as error:
@@ -150,7 +219,7 @@ def _lance_portions(look: Look, name: str) -> Iterator[Portion]:
     _check_schema(look, name, list(present), stored)
     numeric = {column: f for column, f in stored.items() if f.is_numeric and column in present}
     batches = partial(_lance_batches, look, table, list(numeric))
-    yield from _portions(look, name, numeric, batches, most_rows=1 << 16, from_floats=True)
+    yield from _portions(look, name, numeric, batches, most_rows=1 << 16)
 
 
 def _portions(
@@ -160,14 +229,13 @@ def _portions(
     batches: Batches,
     *,
     most_rows: int,
-    from_floats: bool = False,
 ) -> Iterator[Portion]:
     """Decode a table's numbers, portion by portion; what cannot be decoded is a finding."""
     if "episode_index" not in numeric:
         return
     width = sum(math.prod(feature.item_shape) for feature in numeric.values())
     rows = max(1, min(_NUMBERS_AT_ONCE // max(1, width), most_rows))
-    decoded = (_decoded(look, name, batch, numeric, from_floats) for batch in batches(rows))
+    decoded = (_decoded(look, name, batch, numeric) for batch in batches(rows))
     whole = (columns for columns in decoded if "episode_index" in columns)
     yield from whole_episodes(whole, name, most_rows=4 * rows)
 
@@ -285,16 +353,24 @@ def _check_others(look: Look, name: str, footer: Any, stored: Features) -> None:
             statistics = chunk.statistics
             missing = int(statistics.null_count or 0) if statistics is not None else 0
             if feature.is_image:
-                small = chunk.total_uncompressed_size < _SMALLEST_IMAGE * group.num_rows
+                small = not _may_repeat(chunk) and (
+                    chunk.total_uncompressed_size < _SMALLEST_IMAGE * group.num_rows
+                )
                 _report_images(look, name, feature, missing or small * group.num_rows)
             elif feature.is_string and missing:
                 look.found(
                     "value-missing",
                     f"Missing values of {feature.key}: {missing}.",
-                    count=missing,
                     feature=feature.key,
                     file=name,
                 )
+
+
+def _may_repeat(chunk: Any) -> bool:
+    """Whether a column has a dictionary that holds an image: then rows share it, and are small."""
+    if not chunk.has_dictionary_page:
+        return False
+    return int(chunk.data_page_offset - chunk.dictionary_page_offset) >= _SMALLEST_PAGE
 
 
 def _report_images(look: Look, name: str, feature: Feature, missing: int) -> None:
@@ -302,14 +378,13 @@ def _report_images(look: Look, name: str, feature: Feature, missing: int) -> Non
         look.found(
             "picture-missing",
             f"Missing or empty images of {feature.key}: {missing}.",
-            count=missing,
             camera=feature.key,
             file=name,
         )
 
 
 def _decoded(
-    look: Look, name: str, batch: pa.RecordBatch, features: Features, from_floats: bool
+    look: Look, name: str, batch: pa.RecordBatch, features: Features
 ) -> dict[str, np.ndarray]:
     """Return a batch's columns as arrays, by feature; those of another kind are findings."""
     columns: dict[str, np.ndarray] = {}
@@ -317,9 +392,7 @@ def _decoded(
         feature = features[column]
         array = batch.column(place)
         try:
-            columns[feature.key] = arrow_in.numbers(
-                array, feature, where=name, from_floats=from_floats
-            )
+            columns[feature.key] = arrow_in.numbers(array, feature, where=name)
         except (TableError, pa.ArrowException, ValueError) as error:
             _report_column(look, name, array, feature, error)
     return columns
@@ -333,7 +406,6 @@ def _report_column(
         look.found(
             "value-missing",
             f"Missing values of {feature.key}: {missing}.",
-            count=missing,
             feature=feature.key,
             file=name,
         )

@@ -43,7 +43,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
         1.0, "How long before the video its audio may end, in seconds (audio-short)."
     ),
     "range_slack": Threshold(
-        0.001,
+        0.01,
         "How far values may be outside the recorded minimum and maximum, as a share of that "
         "range (outside-range).",
     ),
@@ -53,6 +53,12 @@ THRESHOLDS: Mapping[str, Threshold] = {
     "std_slack": Threshold(
         0.02, "How far a recorded standard deviation may be off, as a share (stats-differ)."
     ),
+    "quantile_slack": Threshold(
+        0.1,
+        "How far a recorded quantile may be off, as a share of the range of values "
+        "(stats-quantiles).",
+    ),
+    "keyframe_frames": Threshold(60.0, "How many frames apart keyframes may be (keyframes-far)."),
     "jump_times": Threshold(
         5.0, "How many times the usual step an action must change to be reported (action-jump)."
     ),
@@ -78,7 +84,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
         5.0, "How many times longer than usual an episode may be (episode-long)."
     ),
     "capture_gap": Threshold(
-        3.0, "How far apart rows may have been captured, in frames (capture-gap)."
+        3.0, "How many frame times after the row before a row may have been captured (capture-gap)."
     ),
     "dropout_seconds": Threshold(
         1.0, "How long an action may not change within an episode, in seconds (teleop-dropout)."

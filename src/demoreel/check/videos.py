@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from demoreel.check.catalogue import CODES
 from demoreel.check.clips import check_clips
 from demoreel.check.codes import code_for
-from demoreel.check.look import Look
+from demoreel.check.look import Look, report_missing
 from demoreel.check.rows import cores
 from demoreel.errors import VideoError, count
 from demoreel.media.audio import tracks_of
@@ -29,6 +30,8 @@ _ALIASES = {
     "libvpx-vp9": "vp9", "vp09": "vp9", "mp4v": "mpeg4",
 }  # fmt: skip
 
+_PIXELS_A_SECOND = {"h264": 4e8, "hevc": 2.5e8, "av1": 2.5e8, "vp9": 2.5e8}
+_SLOW = 2e8
 _CHROMA = ("grey", "4:2:0", "4:2:2", "4:4:4")
 _DECLARED = re.compile(r"(?:yuvj?(420|422|444)p|(gray))(9|10|12|14|16)?(?:le|be)?")
 _SUBSAMPLING = {"420": 1, "422": 2, "444": 3}
@@ -48,6 +51,11 @@ def check_videos(look: Look) -> None:
     for camera in look.video_cameras:
         files = list(look.video_files(camera))
         named.update(name for name, _ in files)
+        if not files:
+            look.misplaced.add(camera)  # nothing says which video is whose, which is a finding
+        missing = {name: places for name, places in files if look.files.get(name, -1) < 0}
+        if missing and camera not in look.misplaced:
+            report_missing(look, "video-missing", "video", missing, len(files), camera=camera)
         count += check_camera(look, camera, files, _opener(look, camera))
     look.facts["videos"] = count
     if look.misplaced - {None} or not look.episodes.is_whole:
@@ -71,21 +79,76 @@ def check_camera(
             camera=camera,
         )
 
-    def check_one(item: tuple[str, np.ndarray]) -> bool | None:
-        """Return whether a video has audio; None if it cannot be opened."""
+    def check_one(item: tuple[str, np.ndarray]) -> _Seen | None:
         name, positions = item
         video = opened(name, positions)
         if video is None:
             return None
         _check_as_declared(look, feature, name, video)
         check_clips(look, camera, name, positions, video)
-        return _check_audio(look, feature, name, video)
+        return _Seen(name, _check_audio(look, feature, name, video), *_keyframes(video))
 
     with ThreadPoolExecutor(cores()) as pool:
-        heard = [found for found in pool.map(check_one, files) if found is not None]
-    if feature.info.get("has_audio") is True and heard and not any(heard):
-        look.found("audio-missing", f"None of {len(heard)} has an audio track.", camera=camera)
-    return len(heard)
+        seen = [found for found in pool.map(check_one, files) if found is not None]
+    if feature.info.get("has_audio") is True and seen and not any(one.is_heard for one in seen):
+        look.found("audio-missing", f"None of {len(seen)} has an audio track.", camera=camera)
+    _check_keyframes(look, feature, seen)
+    return len(seen)
+
+
+class _Seen(NamedTuple):
+    """What a video tells the checks of its camera.
+
+    Attributes:
+        name: The video.
+        is_heard: Whether it has audio.
+        apart: The most frames from keyframe to keyframe.
+        decoded: Frames that are decoded for a random one, on average.
+        rate: Such frames that a core decodes in a second, roughly.
+    """
+
+    name: str
+    is_heard: bool
+    apart: int
+    decoded: float
+    rate: float
+
+
+def _keyframes(video: Video) -> tuple[int, float, float]:
+    start, codec = video.index.start_of, video.index.codec
+    packets = np.arange(len(start))
+    apart = np.diff(np.append(np.flatnonzero(start == packets), len(packets)))
+    pixels = max(1, codec.height * codec.width)
+    rate = _PIXELS_A_SECOND.get(_plain(codec.name), _SLOW) / pixels
+    needed = float((packets - start + 1).mean()) if len(packets) else 0.0
+    return int(apart.max(initial=0)), needed, rate
+
+
+def _check_keyframes(look: Look, feature: Feature, seen: list[_Seen]) -> None:
+    """Report a camera of which every random frame costs many; depth is not encoded anew."""
+    least = look.thresholds["keyframe_frames"]
+    far = [one for one in seen if one.decoded > least / 2]
+    if not far or feature.is_depth:
+        return
+    worst = max(far, key=lambda one: one.decoded)
+    layout = {"v2.0": "v2.1", "v3.0": None}.get(str(look.layout), look.layout)
+    assert look.episodes is not None
+    mend = (CODES["keyframes-far"].mend or "").replace("0:N", f"0:{look.episodes.index[-1] + 1}")
+    look.found(
+        "keyframes-far",
+        f"They are up to {worst.apart} frames apart in {len(far)} of {count(len(seen), 'video')}: "
+        f"a random frame takes {worst.decoded:.0f} decoded ones, roughly "
+        f"{_few(worst.rate / worst.decoded)} samples a second on a core. With a keyframe every 2 "
+        f"frames it is {_few(worst.rate / 1.5)}.",
+        camera=feature.key,
+        file=worst.name,
+        mend=mend + (f" --layout {layout}" if layout else ""),
+    )
+
+
+def _few(number: float) -> str:
+    """Return a number of which only the size is known: two digits of it."""
+    return f"{float(f'{number:.2g}'):,.0f}"
 
 
 def _check_audio(look: Look, feature: Feature, name: str, video: Video) -> bool:
@@ -115,12 +178,8 @@ def _opener(look: Look, camera: str) -> OpenVideo:
         assert look.episodes is not None
         where = {"camera": camera, "file": name, "episode": look.episodes.index[positions[0]]}
         size = look.files.get(name)
-        if size is None or size < 0:
-            if camera not in look.misplaced:
-                look.found(
-                    "video-missing", f"It should hold {count(len(positions), 'episode')}.", **where
-                )
-            return None
+        if size is None or size < 0 or name in look.pointers:
+            return None  # reported, all of them together
         if size == 0:
             look.found(
                 "video-empty", f"It should hold {count(len(positions), 'episode')}.", **where
@@ -178,11 +237,11 @@ def _check_clock(look: Look, camera: str, name: str, seconds: np.ndarray) -> Non
     uneven = np.flatnonzero(np.abs(steps - step) > look.thresholds["clock_slack"] * step)
     if len(uneven):
         at = int(uneven[0])
+        many = f" {len(uneven):,} frames are such." if len(uneven) > 1 else ""
         look.found(
             "video-uneven-clock",
             f"Frame {at + 1} comes {steps[at] * 1000:.1f} ms after the one before; "
-            f"{step * 1000:.1f} ms is usual.",
-            count=len(uneven),
+            f"{step * 1000:.1f} ms is usual.{many}",
             camera=camera,
             file=name,
             frame=at + 1,
@@ -198,6 +257,11 @@ def _fits(look: Look, rate: float) -> bool:
     times = rate / look.info.fps
     nearest = 1 if look.is_v2 else max(1, round(min(times, 1e6)))
     return abs(times / nearest - 1) <= look.thresholds["fps_slack"]
+
+
+def is_codec(said: str, stored: str) -> bool:
+    """Whether a declared codec is the stored one, whatever its encoder or its box is called."""
+    return _plain(said) == _plain(stored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
 
@@ -15,6 +16,8 @@ import typer
 import demoreel
 from demoreel.cli.options import command
 from demoreel.cli.output import paint_error, plain_lines
+from demoreel.cli.plain import NotPlain, arguments_of
+from demoreel.cli.words import in_command_words
 from demoreel.errors import (
     ArgumentError,
     DemoreelError,
@@ -30,7 +33,7 @@ _MODULES = {
     **{name: name for name in ("info", "episodes", "frame", "bench", "sql", "stats", "convert")},
     **{name: name for name in ("record", "diff", "check", "repair", "push", "pull", "finish")},
     **dict.fromkeys(("versions", "tag", "checkout"), "versions"),
-    **{name: name for name in ("clean", "cut")},
+    **{name: name for name in ("clean", "cut", "view")},
 }
 """The module of each verb, in the order of the help."""
 
@@ -64,7 +67,10 @@ def make_app(verb: str | None = None) -> typer.Typer:
         if name == "cut":
             app.add_typer(module.app)
         else:
-            app.command()(command(getattr(module, name)))
+            verb_function = getattr(module, name)
+            # Given, and not left to typer, which cuts it off where the line ends.
+            first = inspect.cleandoc(verb_function.__doc__).split("\n\n")[0].replace("\n", " ")
+            app.command(short_help=first)(command(verb_function))
     return app
 
 
@@ -91,13 +97,8 @@ def run(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     debug = "--debug" in arguments or os.environ.get("DEMOREEL_DEBUG", "0") not in ("", "0")
     try:
-        # Not `app()`: that would print errors and end the process by itself.
-        commands = typer.main.get_command(make_app(*arguments[:1]))
-        with (
-            _allowed_for_one_command(arguments),
-            commands.make_context("demoreel", list(arguments) or ["--help"]) as context,
-        ):
-            commands.invoke(context)
+        with _allowed_for_one_command(arguments):
+            _call(arguments)
         return 0
     except typer.Exit as stop:
         return int(stop.exit_code)
@@ -113,6 +114,33 @@ def run(arguments: Sequence[str]) -> int:
             print(plain_lines(traceback.format_exc()), end="", file=sys.stderr)
         fault = isinstance(problem, _CALLERS_FAULT) or list(arguments[:1]) in (["diff"], ["check"])
         return _fail(_report(problem), as_json, 2 if fault else 1)  # of those, 1 is an answer
+
+
+def _call(arguments: Sequence[str]) -> None:
+    try:
+        function, line = _function_named(arguments)
+        given = arguments_of(function, line)
+    except NotPlain:
+        # Not `app()`: that would print errors and end the process by itself.
+        commands = typer.main.get_command(make_app(*arguments[:1]))
+        with commands.make_context("demoreel", list(arguments) or ["--help"]) as context:
+            commands.invoke(context)
+        return
+    function(**given)
+
+
+def _function_named(arguments: Sequence[str]) -> tuple[Callable[..., Any], Sequence[str]]:
+    """Return the function of a verb, and what it is to read."""
+    verb = arguments[0] if arguments else ""
+    if verb not in _MODULES:
+        raise NotPlain
+    module = importlib.import_module(f"demoreel.cli.{_MODULES[verb]}")
+    if verb != "cut":
+        return command(getattr(module, verb)), arguments[1:]
+    for known in module.app.registered_commands:
+        if known.callback is not None and known.callback.__name__ == (arguments[1:2] or [""])[0]:
+            return known.callback, arguments[2:]
+    raise NotPlain
 
 
 def _allowed_for_one_command(arguments: Sequence[str]) -> AbstractContextManager[None]:
@@ -137,7 +165,8 @@ def _usage_report(error: Any) -> dict[str, Any]:
 def _report(error: DemoreelError | OSError) -> dict[str, Any]:
     if isinstance(error, DemoreelError):
         where = {name: str(value) for name, value in error.where.items()}
-        what, hint = error.what, error.hint
+        what = in_command_words(error.what)
+        hint = None if error.hint is None else in_command_words(error.hint)
     else:
         where = {} if error.filename is None else {"file": redacted(str(error.filename))}
         what, hint = redacted(f"{error.strerror or error}."), None

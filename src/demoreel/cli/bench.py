@@ -10,9 +10,13 @@ import typer
 
 from demoreel.cli.options import DatasetPath
 from demoreel.cli.output import Output, TableColumn, size
+from demoreel.errors import count
 
 if TYPE_CHECKING:
     from demoreel.read.speed import Speed
+
+_FEW_FRAMES = 1000
+_FEW_SECONDS = 3.0
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +54,7 @@ def bench(
         int, typer.Option("--seed", min=0, metavar="N", help="Seed of the random frames.")
     ] = 0,
 ) -> None:
-    """Measure how fast random batches load, compared with plain decoding.
+    """Measure how fast random batches load, beside plain decoding.
 
     Plain decoding (the floor) decodes and converts the same frames on as many threads.
     Bytes are in memory before the clock starts: the disk is not measured. Of a remote
@@ -74,10 +78,25 @@ def bench(
                 seed=seed,
                 progress=progress,
             )
+    _warn(out, path, seconds)
     if out.json:
         out.result({"path": path, "speeds": [asdict(speed) for speed in speeds.values()]})
     else:
         _show(out, speeds)
+
+
+def _warn(out: Output, path: str, seconds: float) -> None:
+    """Say where the numbers tell little."""
+    import demoreel
+
+    frames = len(demoreel.open(path))
+    if frames < _FEW_FRAMES:
+        out.note(
+            f"the dataset has {count(frames, 'frame')}: batches hold the same ones again and "
+            "again, and load faster than those of a large dataset"
+        )
+    if seconds < _FEW_SECONDS:
+        out.note(f"measured for {seconds:g} s: rates vary by tens of percent; 6 s vary less")
 
 
 def _show(out: Output, speeds: dict[str, Speed]) -> None:

@@ -87,15 +87,35 @@ def _thresholds(given: list[str]) -> dict[str, float]:
 
 
 def _show(out: Output, report: Report) -> None:
-    """Print the findings, a block for each code; where nothing was found, a line that says so."""
+    """Print the findings, what matters most first, and what to do; or that there are none."""
     for line in report.lines():
         severity = line.split(" ", 1)[0]
         out.line(line, style=_STYLES.get(severity))
     for path, facts in report.looked_at.items():
-        out.note(f"{path}: {_looked_at(facts)}")
+        out.note(f"{path}: {_looked_at(facts, deep=report.deep)}")
 
 
-def _looked_at(facts: Any) -> str:
+_CHECKED = {
+    "metadata": "the metadata",
+    "lance": "the Lance tables",
+    "table": "every row of the tables",
+    "video": "the packet table of every video",
+    "deep": "every frame, decoded",
+    "duplicate": "copies of episodes",
+}
+
+
+def _looked_at(facts: Any, *, deep: bool) -> str:
+    """Return in plain words what was checked."""
+    families = [name for name in facts.get("families", ()) if name in _CHECKED]
+    if not str(facts.get("layout") or "").startswith("lance"):
+        families = [name for name in families if name != "lance"]
+    if not facts.get("rows"):
+        families = [name for name in families if name not in ("table", "duplicate")]
+    if not facts.get("videos"):
+        families = [name for name in families if name != "video"]
+    checked = ", ".join(_CHECKED[name] for name in families)
+    cameras = bool(facts.get("videos")) and not deep
     parts = [
         f"{facts['layout']}" if facts.get("layout") else "",
         *(
@@ -104,12 +124,16 @@ def _looked_at(facts: Any) -> str:
             if isinstance(facts.get(name), int)
         ),
         size(facts["bytes"]) if facts.get("bytes") else "",
-        f"looked at in {facts.get('seconds', 0):.1f} s",
+    ]
+    sentences = [
+        ", ".join(part for part in parts if part),
+        f"checked in {facts.get('seconds', 0):.1f} s: {checked}" if checked else "",
+        "no frame was decoded (--deep decodes all)" if cameras else "",
         "it changed meanwhile: only what was found every time is listed"
         if facts.get("changing")
         else "",
     ]
-    return ", ".join(part for part in parts if part)
+    return "; ".join(part for part in sentences if part)
 
 
 def _write_page(report: Report, path: Path) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from demoreel.cli.options import DatasetPath
 from demoreel.cli.output import Output, TableColumn, size
-from demoreel.errors import ArgumentError, count
+from demoreel.errors import ArgumentError, called, count
 
 if TYPE_CHECKING:
     from demoreel.run.clean import Cleaned, Leftover
@@ -23,11 +23,11 @@ def clean(
         bool, typer.Option("--dry-run", help="List what would be removed, and remove nothing.")
     ] = False,
 ) -> None:
-    """Remove what killed commands left beside PATH, in it, and in the temporary folder.
+    """Remove temporary files that killed commands left.
 
-    Lists it first, and asks; without a terminal, --yes is needed. PATH is a dataset, a folder of
-    datasets, or a target that was never finished. Never removed: saved episodes, NAME_old, and
-    what a running process uses.
+    Looks beside PATH, in it, and in the temporary folder. Lists what it finds first, and asks;
+    without a terminal, --yes is needed. PATH is a dataset, a folder of datasets, or a target that
+    was never finished. Never removed: saved episodes, NAME_old, and what a running process uses.
     """
     import demoreel
 
@@ -58,7 +58,7 @@ def _ask(found: Cleaned, *, can_ask: bool) -> None:
 
 def _show(out: Output, found: Cleaned) -> None:
     if not found.removed and not found.kept:
-        out.line(f"{found.path}: nothing to remove")
+        out.line(f"{called(found.path)}: nothing to remove")
         return
     columns = (
         TableColumn("what"),
@@ -72,4 +72,4 @@ def _show(out: Output, found: Cleaned) -> None:
 
 def _row(what: str, leftover: Leftover) -> list[str]:
     kind = f"{leftover.kind}, resumable" if leftover.resumable else leftover.kind
-    return [what, kind, size(leftover.bytes), f"{leftover.path}: {leftover.why}"]
+    return [what, kind, size(leftover.bytes), f"{called(leftover.path)}: {leftover.why}"]

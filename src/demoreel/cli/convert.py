@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from demoreel.cli.options import SourcePath, Staging, place
-from demoreel.cli.output import Output, console, duration, size
-from demoreel.errors import count
+from demoreel.cli.output import Output, duration, size
+from demoreel.cli.push import tell_pushed
+from demoreel.errors import ArgumentError, called, count
+from demoreel.storage.store import is_uri
 
 if TYPE_CHECKING:
-    from demoreel.convert.progress import Progress
     from demoreel.convert.report import ConvertReport
     from demoreel.media.images import Subsampling
-
-_STAGES = {
-    "fetch": "fetching",
-    "write": "writing",
-    "finish": "finishing",
-    "verify": "verifying",
-    "commit": "committing",
-    "send": "sending",
-}
 
 
 def convert(
@@ -95,9 +84,33 @@ def convert(
             "--drop-audio", help="Of lance-frames, v3.0 and v2.1: leave the audio of videos out."
         ),
     ] = False,
+    data_file_size: Annotated[
+        float | None,
+        typer.Option(
+            "--data-file-size-in-mb",
+            metavar="N",
+            help="Of v3.0: size at which a new table is begun; the source's by default, or 100.",
+        ),
+    ] = None,
+    video_file_size: Annotated[
+        float | None,
+        typer.Option(
+            "--video-file-size-in-mb",
+            metavar="N",
+            help="Of v3.0: size at which a new video is begun; the source's by default, or 200.",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the dataset at TARGET.")
     ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            "--push",
+            metavar="REPO",
+            help="Then publish the result on the Hub, as demoreel push does; e.g. me/my_task.",
+        ),
+    ] = None,
     verify: Annotated[
         Literal["full", "sample", "none"],
         typer.Option("--verify", help="How much to compare with the source before it is shown."),
@@ -109,7 +122,10 @@ def convert(
         bool, typer.Option("--dry-run", help="Check everything, write nothing.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Threads. Every core.")
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, metavar="N", help="Processes or threads; by default every core."
+        ),
     ] = None,
     staging: Staging = None,
 ) -> None:
@@ -120,8 +136,11 @@ def convert(
     first, or made here and sent at the end.
     """
     import demoreel
+    from demoreel.convert.progress import shown_progress
 
-    with _bar(out) as show:
+    if push is not None:
+        _refuse_push(push, source if in_place else target)
+    with shown_progress(enabled=out.can_redraw) as show:
         report = demoreel.convert(
             source,
             target,
@@ -137,45 +156,42 @@ def convert(
             picture_stats=picture_stats,
             skip_missing=skip_missing,
             drop_audio=drop_audio,
+            data_files_size_in_mb=data_file_size,
+            video_files_size_in_mb=video_file_size,
             verify="none" if no_verify else verify,
             dry_run=dry_run,
             jobs=jobs,
             progress=show,
         )
-    if out.json:
-        out.result(report.to_json())
-    else:
+    if not out.json:
         _tell(out, report)
-
-
-@contextmanager
-def _bar(out: Output) -> Iterator[Callable[[Progress], None] | None]:
-    """Yield a function that shows progress, its speed and the time left, on a terminal."""
-    if out.silent or not sys.stderr.isatty():
-        yield None
+    if push is None or dry_run:
+        if out.json:
+            out.result(report.to_json())
+        elif push is not None:
+            out.note(f"would push it to {push}")
         return
-    from rich.progress import BarColumn, Progress, TextColumn
+    with out.progress("sending") as show_sent:
+        pushed = demoreel.push(report.target, push, report=show_sent)
+    if out.json:
+        out.result({**report.to_json(), "pushed": pushed.to_json()})
+    else:
+        tell_pushed(out, pushed)
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rest]}"))
-    with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
-        task = bar.add_task("", total=1.0, rest="")
-        yield lambda now: bar.update(
-            task, description=_STAGES[now.stage], completed=now.share, rest=_speed(now)
+
+def _refuse_push(repo_id: str, target: str | None) -> None:
+    """Refuse what could not be pushed, before anything is written."""
+    from demoreel.hub.repository import Repository, check_names
+    from demoreel.storage.hub_revisions import MAIN
+
+    check_names(repo_id, None)
+    if target is not None and is_uri(target):
+        raise ArgumentError(
+            "A dataset is pushed from a folder on this machine.",
+            hint="give a folder as TARGET, or leave --push out",
+            uri=target,
         )
-
-
-def _speed(now: Progress) -> str:
-    """Return ``420 frames/s, 35 MB/s, 12 s left``, as far as it is known."""
-    if now.stage not in ("write", "verify") or now.seconds < 1:
-        return ""
-    parts = []
-    if now.total_frames:
-        parts.append(f"{now.frames / now.seconds:,.0f} frames/s")
-    if now.total_video_bytes:
-        parts.append(f"{size(now.video_bytes / now.seconds)}/s")
-    if now.share > 0:
-        parts.append(f"{duration(now.seconds * (1 / now.share - 1))} left")
-    return ", ".join(parts)
+    Repository(repo_id, MAIN, None).require_token()
 
 
 def _tell(out: Output, report: ConvertReport) -> None:
@@ -185,16 +201,16 @@ def _tell(out: Output, report: ConvertReport) -> None:
     if report.image_codec:
         what.append(f"images as {report.image_codec}")
     did = "would write" if report.dry_run else "wrote"
-    out.note(f"{did} {report.target} as {report.to}: {', '.join(what)}")
+    out.note(f"{did} {called(report.target)} as {report.to}: {', '.join(what)}")
     for note in report.notes:
         out.note(note)
     for sentence in report.dropped:
         out.note(f"dropped: {sentence}")
     if report.kept is not None:
         would = "would be kept" if report.dry_run else "is kept"
-        out.note(f"what was there {would} at {report.kept}")
+        out.note(f"what was there {would} at {called(report.kept)}")
     if report.linked:
-        out.note(f"its videos lie in {report.source} still: keep that folder where it is")
+        out.note(f"its videos lie in {called(report.source)} still: keep that folder where it is")
     if report.dry_run:
         return
     if report.resumed_parts:

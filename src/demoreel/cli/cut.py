@@ -30,6 +30,7 @@ from demoreel.cli.options import (
 )
 from demoreel.cli.output import Output
 from demoreel.errors import ArgumentError
+from demoreel.storage.store import is_uri
 
 if TYPE_CHECKING:
     from demoreel.edit.cut import Cut
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="cut",
-    help="Make a new dataset out of episodes of others: no image is encoded again.",
+    help="Make a new dataset of episodes of others, without encoding.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -174,7 +175,8 @@ class _Work(_Form):
         if len(cuts) < len(wanted):
             raise ArgumentError(
                 "Where is the result to be written?",
-                hint="give a folder OUT; or --in-place, if the dataset lies in Lance",
+                hint="give a folder OUT"
+                + ("; or --in-place" if _is_versioned(next(iter(wanted.values()))) else ""),
             )
         from demoreel.edit.target_info import Form
         from demoreel.edit.targets import plan_several, render_several
@@ -208,8 +210,7 @@ class _Work(_Form):
 
         if made is None:
             raise ArgumentError(
-                "With --in-place nothing is written elsewhere, and only one dataset is changed.",
-                hint="leave OUT out; split, merge and apply write new datasets",
+                "With --in-place nothing is written elsewhere.", hint="leave OUT out"
             )
         only_here(made.cutlist.sources[0].path, "--in-place")
         if Form(**self._form) != Form() or self.shard is not None or self.jobs > 1:
@@ -234,6 +235,9 @@ class _Work(_Form):
 def _verb(make: Callable[..., Cuts]) -> Callable[..., Cuts]:
     """Make a verb of a function that returns cuts: with the options of all, and what they do."""
     options = parameters_of(_Work)
+    own = parameters_of(make, Cuts=Any)
+    if not any(option.name == "out" and option.default is None for option in own):
+        options = [option for option in options if option.name != "in_place"]
 
     @functools.wraps(make)
     def run(output: Output, /, **given: Any) -> None:
@@ -241,7 +245,7 @@ def _verb(make: Callable[..., Cuts]) -> Callable[..., Cuts]:
         work.do(output, make(**given))
 
     first = inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, annotation=Output)
-    app.command()(command(with_parameters(run, [first, *parameters_of(make, Cuts=Any), *options])))
+    app.command()(command(with_parameters(run, [first, *own, *options])))
     return make
 
 
@@ -279,7 +283,7 @@ def select(
         str | None, typer.Option("--episodes", "-e", metavar="LIST", help="Only these, so ordered.")
     ] = None,
 ) -> Cuts:
-    """Take the episodes that meet a condition, perhaps in another order."""
+    """Take the episodes that meet a condition, in any order."""
     made = _begun(path)
     if episodes is not None:
         made = made.keep(episode_numbers(episodes))
@@ -306,8 +310,13 @@ def trim(
         bool, typer.Option("--idle", help="Trim the ends of all episodes where nothing moves.")
     ] = False,
     key: Annotated[
-        str, typer.Option("--key", metavar="KEY", help="For --idle: the feature that moves.")
-    ] = "action",
+        str | None,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help="For --idle: the feature that moves.  [default: observation.state and action]",
+        ),
+    ] = None,
 ) -> Cuts:
     """Keep only a span of an episode, or only where something moves."""
     if not idle and (episode is None or (start is None and stop is None)):
@@ -448,6 +457,14 @@ def _begun(path: str) -> Cut:
     from demoreel.edit.cut import cut
 
     return cut(path)
+
+
+def _is_versioned(made: Cut) -> bool:
+    """Whether a cut is of a dataset in Lance, on this machine, which can be edited in place."""
+    from demoreel.layouts.detect import open_reader
+
+    source = made.cutlist.sources[0].path
+    return not is_uri(source) and open_reader(Path(source)).layout.startswith("lance")
 
 
 def _engine(name: str, jobs: int, address: str | None) -> Engine:

@@ -48,7 +48,7 @@ def diff(
     ] = 0.0,
     staging: Staging = None,
 ) -> None:
-    """Show where two datasets differ: metadata, rows, statistics, pixels.
+    """Show where two datasets differ: metadata, rows, images.
 
     The layouts may differ. The exit code is 0 if there is no difference, 1 if there is one, and 2
     if the datasets could not be compared.
@@ -91,7 +91,13 @@ Row = tuple[str, str, str, str, str]
 
 def _metadata(found: Difference) -> list[Row]:
     rows: list[Row] = [
-        (s.part, s.what, _text(s.a), _text(s.b), "" if s.count == 1 else f"{s.count:,} episodes")
+        (
+            s.part,
+            s.what.replace("only in a", "only in A").replace("only in b", "only in B"),
+            _text(s.a),
+            _text(s.b),
+            "" if s.count == 1 else f"{s.count:,} episodes",
+        )
         for s in found.said
     ]
     if found.only_in_a:
@@ -112,7 +118,7 @@ def _columns(found: Difference) -> list[Row]:
             column.key,
             *_place(column.first),
             _much(column.frames, column.episodes)
-            + ("" if column.largest is None else f", up to {column.largest:.6g}"),
+            + ("" if column.largest is None else f", by up to {column.largest:.6g}"),
         )
         for column in found.columns
     ]
@@ -125,12 +131,17 @@ def _statistics(found: Difference) -> list[Row]:
         own = [one for one in found.statistics if one.key == key]
         mine, theirs = (_kinds([o for o in own if o.only_in == side]) for side in ("a", "b"))
         both = [one for one in own if one.only_in is None]
-        much = _kinds(both)
-        if both:
-            largest = max(math.inf if o.largest is None else o.largest for o in both)
-            much += " of another shape" if math.isinf(largest) else f" up to {largest:.6g}"
+        # Frames are counted in another unit than values are.
+        counted = [[o for o in both if (o.kind == "count") == count] for count in (False, True)]
+        much = "; ".join(_how_much(part) for part in counted if part)
         rows.append(("statistics", key, mine, theirs, much))
     return rows
+
+
+def _how_much(found: Sequence[StatisticDifference]) -> str:
+    largest = max(math.inf if one.largest is None else one.largest for one in found)
+    how = "of another shape" if math.isinf(largest) else f"by up to {largest:.6g}"
+    return f"{_kinds(found)} {how}"
 
 
 def _kinds(found: Sequence[StatisticDifference]) -> str:
@@ -140,14 +151,15 @@ def _kinds(found: Sequence[StatisticDifference]) -> str:
 def _frames(found: Difference) -> list[Row]:
     rows: list[Row] = []
     for camera in found.pictures:
-        much = f"{camera.frames:,} of {camera.decoded:,} decoded"
+        much = f"{camera.frames:,} of {count(camera.decoded, 'frame')} decoded"
         if camera.largest is None:
             much += ", another size"
         else:
-            much += f", up to {camera.largest:g}, mean {camera.mean:.3g}"
+            unit = "of depth" if camera.psnr is None else "of 255 levels"
+            much += f", by up to {camera.largest:g} {unit}, mean {camera.mean:.3g}"
         if camera.psnr is not None:
-            much += f", {camera.psnr:.1f} dB"
-        rows.append(("pictures", camera.camera, *_place(camera.first), much))
+            much += f", PSNR {camera.psnr:.1f} dB"
+        rows.append(("images", camera.camera, *_place(camera.first), much))
     return rows
 
 
@@ -167,5 +179,9 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def _text(value: Any) -> str:
-    text = "-" if value is None else str(value)
+    """Return a value of the metadata; texts of a list are joined."""
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        text = ", ".join(value) or "none"
+    else:
+        text = "-" if value is None else str(value)
     return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"

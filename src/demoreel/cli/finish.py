@@ -19,8 +19,9 @@ def finish(
     path: DatasetPath,
     dry_run: DryRun = False,
 ) -> None:
-    """Encode and commit saved episodes, and complete a commit that was interrupted.
+    """Complete what a killed recorder has left: encode, commit.
 
+    Saved episodes are encoded and committed, and a commit that was interrupted is completed.
     Recording again does the same; reading does not. Ends with 1 where a saved episode could not be
     committed: it is kept as it is.
     """

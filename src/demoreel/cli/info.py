@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from demoreel.cli.options import DatasetPath, name_of_place
 from demoreel.cli.output import Output, TableColumn, duration, size
 from demoreel.errors import TableError, count
+from demoreel.storage.pointers import FETCH
 
 if TYPE_CHECKING:
     from demoreel.model import Feature
@@ -53,6 +54,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "external": _external(dataset),
         "disk": disk,
         "disk_is_whole": is_whole,
+        "absent": _absent(dataset),
     }
 
 
@@ -71,6 +73,32 @@ def _waiting(dataset: Dataset) -> dict[str, Any] | None:
         "frames": found.frames,
         "damaged": [{"folder": str(each.folder), "why": each.why} for each in found.damaged],
     }
+
+
+def _absent(dataset: Dataset) -> dict[str, int]:
+    """Return how many tables and videos are not here, and how many are Git LFS pointers."""
+    from demoreel.layouts.pending import PendingReader
+    from demoreel.layouts.v2.reader import V2Reader
+    from demoreel.layouts.v3.reader import V3Reader
+
+    reader = dataset.reader
+    committed = reader.base if isinstance(reader, PendingReader) else reader
+    if dataset.folder.waits or not isinstance(committed, V2Reader | V3Reader):
+        return {"missing": 0, "not_fetched": 0}
+    missing, pointers = committed.absent()
+    return {"missing": len(missing), "not_fetched": len(pointers)}
+
+
+def _absent_text(absent: dict[str, int]) -> str:
+    parts = []
+    if absent["not_fetched"]:
+        files = count(absent["not_fetched"], "file")
+        parts.append(f"{files} not fetched, Git LFS pointers instead: git lfs pull")
+    if absent["missing"]:
+        number = absent["missing"]
+        files = "1 table or video" if number == 1 else f"{number:,} tables or videos"
+        parts.append(f"{files} not there; {FETCH}")
+    return "; ".join(parts)
 
 
 def _feature(feature: Feature) -> dict[str, Any]:
@@ -154,6 +182,8 @@ def _show(out: Output, facts: dict[str, Any]) -> None:
         "stats": "yes" if facts["has_stats"] else "none",
         "on disk": _disk_text(facts["disk"], is_whole=facts["disk_is_whole"]),
     }
+    if any(facts["absent"].values()):
+        lines["absent"] = _absent_text(facts["absent"])
     if facts["external"]["files"]:
         lines["external"] = _external_text(facts["external"])
     if facts["waiting"]:

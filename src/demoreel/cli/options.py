@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from demoreel.cli.output import Output
-from demoreel.errors import ArgumentError
+from demoreel.errors import ArgumentError, call_place
 from demoreel.storage.store import is_uri
 
 
@@ -22,7 +22,13 @@ def place(text: str) -> str:
     """Return a path argument in normal form: a folder, or a URI, which a ``Path`` would change."""
     if text.startswith("file://"):
         return str(Path(unquote(urlsplit(text).path)))
-    return text.rstrip("/") if "://" in text else str(Path(text))
+    if "://" in text:
+        return text.rstrip("/")
+    given = Path(text)
+    if not given.is_absolute() and given.name:
+        for end in ("", "_old"):  # what is printed names them as they were given
+            call_place(os.path.abspath(given) + end, str(given) + end)
+    return str(given)
 
 
 def name_of_place(place: str) -> str:

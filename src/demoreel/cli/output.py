@@ -8,20 +8,21 @@ shown as escapes, and never reach the terminal.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from demoreel.errors import json_text, printable, redacted
+from demoreel.run.bar import can_redraw, console, progress_bar
+from demoreel.storage.amounts import duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.console import Console
+__all__ = ["Output", "TableColumn", "console", "duration", "paint_error", "plain_lines", "size"]
 
 _ROWS_AT_ONCE = 200
 _GAP = 2
@@ -135,34 +136,19 @@ class Output:
         if not self.silent:
             print(printable(text), file=sys.stderr)
 
+    @property
+    def can_redraw(self) -> bool:
+        """Whether a line of what is not a result can be replaced."""
+        return not self.silent and can_redraw(sys.stderr)
+
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[float], None]]:
         """Yield a function that takes the share that is done, and shows it on a terminal."""
-        if self.silent or not sys.stderr.isatty():
+        if not self.can_redraw:
             yield lambda share: None
             return
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        columns = (TextColumn("{task.description}", markup=False), BarColumn())
-        with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
-            task = bar.add_task(printable(what), total=1.0)
-            yield lambda share: bar.update(task, completed=share)
-
-
-def console(stream: TextIO) -> Console:
-    """Return a rich console that decorates for terminals only, and never where NO_COLOR is set."""
-    from rich.console import Console
-
-    terminal = stream.isatty()
-    decorate = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Console(
-        file=stream,
-        force_terminal=terminal,
-        color_system="auto" if decorate else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+        with progress_bar(what) as show:
+            yield lambda share: show(what, share, getattr(share, "counts", ""))
 
 
 def paint_error(text: str) -> None:
@@ -213,23 +199,3 @@ def _portions(rows: Iterable[Sequence[str]], size: int) -> Iterator[list[Sequenc
             portion = []
     if portion:
         yield portion
-
-
-def size(number: float) -> str:
-    """Return a number of bytes in the unit that suits it."""
-    units = ("B", "kB", "MB", "GB", "TB")
-    power = 0
-    while number >= 999.5 and power < len(units) - 1:
-        number /= 1000
-        power += 1
-    return f"{number:.3g} {units[power]}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people say them: ``34.2 s``, ``12 min 5 s``, ``3 h 20 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60:,} h {minutes % 60} min"

@@ -49,7 +49,7 @@ def pull(
         bool, typer.Option("--dry-run", help="Show what would be fetched, and write nothing.")
     ] = False,
 ) -> None:
-    """Fetch a dataset from the Hub, or from an object store, into the folder TARGET.
+    """Fetch a dataset from the Hub or an object store to a folder.
 
     TARGET appears whole and verified, or not at all. After a kill the same command goes on where it
     was. A folder that was pulled before is brought up to date, if it has not been changed.

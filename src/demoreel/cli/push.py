@@ -84,7 +84,7 @@ def push(
     elif dry_run:
         _show_plan(out, report)
     else:
-        _tell(out, report)
+        tell_pushed(out, report)
 
 
 def _show_plan(out: Output, report: PushReport) -> None:
@@ -94,10 +94,11 @@ def _show_plan(out: Output, report: PushReport) -> None:
         out.line(f"delete  {'':>8}  {name}")
     if report.tag is not None:
         out.line(f"tag     {'':>8}  {report.tag}")
-    _tell(out, report)
+    tell_pushed(out, report)
 
 
-def _tell(out: Output, report: PushReport) -> None:
+def tell_pushed(out: Output, report: PushReport) -> None:
+    """Say what a push did, or would do."""
     if report.created:
         out.note(f"{'would make' if report.dry_run else 'made'} {report.url}")
     if not report.sent and not report.deleted:

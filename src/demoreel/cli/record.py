@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from demoreel.cli.output import Output, console, duration, size
+from demoreel.cli.options import place
+from demoreel.cli.output import Output, console, size
 from demoreel.errors import ArgumentError, count
 
 if TYPE_CHECKING:
@@ -34,13 +35,17 @@ _WAIT_S = 0.1
 
 def record(
     out: Output,
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The dataset's folder.")],
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="The dataset's folder, on this machine.", parser=place),
+    ],
     robot: Annotated[
         str,
         typer.Option(
             "--robot",
             metavar="NAME",
-            help="toy, or MODULE:FUNCTION that returns a robot and its teleoperator.",
+            help="toy, or MODULE:FUNCTION that returns a robot and its teleoperator; modules are "
+            "found in the current folder, too.",
         ),
     ] = "toy",
     episodes: Annotated[
@@ -75,6 +80,13 @@ def record(
             "--vcodec", metavar="NAME", help="auto, av1, h264, hevc, or an encoder such as libx264."
         ),
     ] = "auto",
+    capture_times: Annotated[
+        Literal["beside", "column", "none"],
+        typer.Option(
+            "--capture-times",
+            help="Where to keep when rows were captured: beside the data, or in a column.",
+        ),
+    ] = "beside",
     resume: Annotated[
         bool, typer.Option("--resume", help="Append to an existing dataset.")
     ] = False,
@@ -82,13 +94,18 @@ def record(
         bool, typer.Option("--dry-run", help="Show what would be recorded, and write nothing.")
     ] = False,
 ) -> None:
-    """Record episodes from a robot; each one is safe as soon as it is saved.
+    """Record episodes from a robot; each is safe once it is saved.
 
     Ctrl-C discards the episode that is being recorded and keeps the saved ones.
     """
     from demoreel.record import create, features_of
     from demoreel.record import resume as go_on
+    from demoreel.record.start import folder_for_new, folder_to_resume
 
+    # Before the robot moves, or is imported.
+    folder = folder_to_resume(path) if resume else folder_for_new(path)
+    if resume and layout != "v3.0":
+        _refuse_another_layout(folder, layout)
     machine, teleop = _robot_named(robot)
     task = task or getattr(machine, "task", None)
     if not task:
@@ -97,20 +114,28 @@ def record(
         raise ArgumentError("--episode-time 0 waits for a key, which needs a terminal.")
     features = features_of(machine)
     if dry_run:
-        _show_plan(out, path, features, fps=fps, layout=layout, episodes=episodes)
+        _show_plan(out, folder, features, fps=fps, layout=layout, episodes=episodes)
         return
     rate = int(fps) if float(fps).is_integer() else fps
     with _connected(machine, teleop):  # what cannot be reached leaves no dataset behind
         if resume:
-            recorder = go_on(path, fps=rate, features=features, task=task)
+            recorder = go_on(
+                folder,
+                fps=rate,
+                features=features,
+                task=task,
+                capture_times=capture_times != "none",
+                vcodec=None if vcodec == "auto" else vcodec,
+            )
         else:
             recorder = create(
-                path,
+                folder,
                 fps=rate,
                 features=features,
                 robot_type=getattr(machine, "name", None),
                 layout=layout,
                 vcodec=vcodec,
+                capture_times=capture_times,
                 task=task,
             )
         with recorder, _first_ctrl_c() as interrupted:
@@ -126,7 +151,19 @@ def record(
             )
     if interrupted.is_set():
         raise KeyboardInterrupt
-    _show_result(out, path, recorder, reports)
+    _show_result(out, folder, recorder, reports)
+
+
+def _refuse_another_layout(folder: Path, layout: str) -> None:
+    from demoreel.layouts.detect import open_reader
+
+    own = open_reader(folder).layout
+    if layout != own:
+        raise ArgumentError(
+            f"The dataset lies in the layout {own}, not {layout}.",
+            hint="leave --layout out",
+            path=folder,
+        )
 
 
 @contextmanager
@@ -147,20 +184,51 @@ def _robot_named(name: str) -> tuple[Any, Any]:
         toy = ToyRobot()
         return toy, ToyLeader(toy)
     module, _, function = name.partition(":")
-    if not function:
+    if not function or not all(part.isidentifier() for part in module.split(".")):
         raise ArgumentError(
             f"There is no robot {name!r}.",
             hint="toy, or MODULE:FUNCTION where FUNCTION() returns (robot, teleoperator)",
         )
+    folder = os.getcwd()
+    if folder not in sys.path:  # as `python -m` does; an installed command does not
+        sys.path.insert(0, folder)
     try:
-        made = getattr(importlib.import_module(module), function)()
-        machine, teleop = made
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        make = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise _failed(name, error) from error
         raise ArgumentError(
-            f"{name} did not return a robot and a teleoperator ({error}).",
-            hint="FUNCTION() must return (robot, teleoperator)",
+            f"There is no module {error.name!r}, neither in this folder nor installed.",
+            hint=f"run demoreel record in the folder of {error.name}.py, or set PYTHONPATH to it",
+            folder=folder,
         ) from error
+    except AttributeError as error:
+        raise ArgumentError(
+            f"The module {module!r} has no {function!r}.",
+            hint="MODULE:FUNCTION, where FUNCTION() returns (robot, teleoperator)",
+            file=getattr(sys.modules.get(module), "__file__", None),
+        ) from error
+    except Exception as error:
+        raise _failed(name, error) from error
+    try:
+        made = make()
+    except Exception as error:
+        raise _failed(name, error) from error
+    try:
+        machine, teleop = made
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"{name} returned {type(made).__name__}, not a robot and a teleoperator.",
+            hint=f"{function}() must return (robot, teleoperator)",
+        ) from None
     return machine, teleop
+
+
+def _failed(name: str, error: Exception) -> ArgumentError:
+    return ArgumentError(
+        f"{name} failed: {type(error).__name__}: {error}",
+        hint="--debug shows the traceback",
+    )
 
 
 def _record(
@@ -187,7 +255,7 @@ def _record(
     with pressed_keys(actions) as heard, _live_line(out) as show:
         if heard:
             out.note(_KEYS)
-        line = _Line(recorder, show, episodes)
+        line = _Line(out, recorder, show, episodes)
 
         def after_frame(turns: int) -> None:
             line.frame(turns)
@@ -203,8 +271,8 @@ def _record(
             reset_time_s=reset_time,
             events=events,
             on_frame=after_frame,
-            on_saved=lambda report: out.note(_sentence(report)),
-            on_discarded=lambda frames: out.note(f"discarded {count(frames, 'frame')}"),
+            on_saved=lambda report: line.replace_by(str(report)),
+            on_discarded=lambda frames: line.replace_by(f"discarded {count(frames, 'frame')}"),
         )
 
 
@@ -232,13 +300,19 @@ def _first_ctrl_c() -> Iterator[threading.Event]:
 class _Line:
     """The live line: drawn a few times a second, from inside the loop, and cheap."""
 
-    def __init__(self, recorder: Recorder, show: Any, episodes: int) -> None:
+    def __init__(self, out: Output, recorder: Recorder, show: Any, episodes: int) -> None:
+        self._out = out
         self._recorder = recorder
         self._show = show
         self._last = recorder.num_episodes + episodes
         self._begin = self._drawn = time.perf_counter()
         self._late = 0
         self._before: float | None = None
+
+    def replace_by(self, text: str) -> None:
+        """Take the line away, of an episode that is over, and say something instead."""
+        self._show("")
+        self._out.note(text)
 
     def frame(self, turns: int) -> None:
         now = time.perf_counter()
@@ -264,23 +338,15 @@ class _Line:
 @contextmanager
 def _live_line(out: Output) -> Iterator[Any]:
     """Yield a function that replaces one line on the terminal; silent elsewhere."""
-    if out.silent or not sys.stderr.isatty():
+    if not out.can_redraw:
         yield lambda text: None
         return
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=console(sys.stderr), transient=True, auto_refresh=False) as live:
-        yield lambda text: live.update(Text(text), refresh=True)
-
-
-def _sentence(report: EpisodeReport) -> str:
-    pace = "" if report.fps is None else f" at {report.fps:.2f} fps"
-    late = f", {report.late_frames} late" if report.late_frames else ""
-    return (
-        f"saved episode {report.episode_index}: {count(report.frames, 'frame')} in "
-        f"{duration(report.seconds)}{pace}{late}; saving took {1000 * report.save_seconds:.0f} ms"
-    )
+        # One line: a second would be left behind where the terminal is made narrower.
+        yield lambda text: live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
 def _show_plan(
@@ -298,7 +364,7 @@ def _show_plan(
     if out.json:
         out.result({"path": str(path), "layout": layout, "info": info.to_json()})
         return
-    out.line(f"would record {count(episodes, 'episode')} into {path} as {layout}, at {fps:g} fps")
+    out.line(f"would record {count(episodes, 'episode')} to {path} as {layout}, at {fps:g} fps")
     for key, feature in info.features.items():
         out.line(f"  {key}: {feature.dtype} {list(feature.shape)}")
 
@@ -315,7 +381,9 @@ def _show_result(out: Output, path: Path, recorder: Recorder, reports: list[Epis
         )
         return
     frames = sum(report.frames for report in reports)
-    out.line(f"{count(len(reports), 'episode')} of {count(frames, 'frame')} saved in {path}")
+    together = " together" if len(reports) > 1 else ""
+    said = f"{count(len(reports), 'episode')}, {count(frames, 'frame')}{together}"
+    out.line(f"{said}, saved in {path}")
 
 
 @contextmanager

@@ -37,13 +37,22 @@ def repair(
     drop_audio: Annotated[
         bool, typer.Option("--drop-audio", help="Leave out the audio of videos.")
     ] = False,
+    drop_camera: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drop-camera", metavar="NAME", help="Leave out this camera; may be repeated."
+        ),
+    ] = None,
+    drop_episodes: Annotated[
+        bool, typer.Option("--drop-episodes", help="Leave out episodes that cannot be kept.")
+    ] = False,
     dry_run: DryRun = False,
     staging: Staging = None,
 ) -> None:
-    """Repair a dataset: rebuild metadata, recover episodes, leave out what cannot be recovered.
+    """Repair a dataset: rebuild metadata, recover episodes, take in added files.
 
-    PATH is only read unless --in-place. Ends with 0 if the result passes `demoreel check` and
-    nothing was lost, else with 1.
+    PATH is only read unless --in-place. Nothing is left out unless asked for. Ends with 0 if the
+    result passes `demoreel check` and has all episodes and cameras, else with 1.
     """
     import demoreel
 
@@ -54,6 +63,8 @@ def repair(
             deep=deep,
             picture_stats=picture_stats,
             drop_audio=drop_audio,
+            drop_cameras=drop_camera or (),
+            drop_episodes=drop_episodes,
             in_place=in_place,
             dry_run=dry_run,
         )
@@ -62,21 +73,35 @@ def repair(
     else:
         _show(out, done)
     is_well = done.target is None or done.is_clean
-    raise typer.Exit(0 if is_well and not done.lost and not done.unreadable else 1)
+    raise typer.Exit(0 if is_well and done.is_whole else 1)
 
 
 def _show(out: Output, done: Repaired) -> None:
+    from demoreel.repair.changes import examples
+    from demoreel.repair.refuse import grouped
+
+    kept = f"{count(done.episodes, 'episode')}, {count(done.frames, 'frame')}"
     if done.target is None:
-        out.line(f"{count(done.episodes, 'episode')}, {count(done.frames, 'frame')} can be kept")
-    else:
-        kept = f"{count(done.episodes, 'episode')}, {count(done.frames, 'frame')}"
+        out.line(f"{kept} can be kept")
+    elif done.copied:
         out.line(f"{done.target}: {kept}; {count(done.copied, 'file')} copied unchanged")
-    _list(out, "repaired", list(done.mended))
-    _list(out, "lost", [f"episode {lost.episode}: {lost.why}" for lost in done.lost])
+    else:
+        out.line(f"{done.target}: {kept}; rows and video packets copied to new files")
+    is_plan = done.target is None
+    _list(out, "to repair" if is_plan else "repaired", list(done.mended))
+    _list(out, "to lose" if is_plan else "lost", grouped(done.lost))
+    if done.cameras_lost:
+        _list(out, "to lose" if is_plan else "lost", [f"camera {c}" for c in done.cameras_lost])
+    if done.absent:
+        _list(out, "not there", [f"{count(len(done.absent), 'file')} ({examples(done.absent)})"])
     _list(out, "not readable", list(done.unreadable))
     _list(out, "dropped", list(done.dropped))
     if done.after is not None and not done.is_clean:
-        wrong = [f"{f.code}: {f.what}" for f in done.after.findings if f.severity != "hint"]
+        wrong = [
+            f"{group.code.name}: {group.code.title}" + (f" ({group.count})" * (group.count > 1))
+            for group in done.after.groups()
+            if group.code.severity != "hint"
+        ]
         _list(out, "still wrong", wrong)
 
 

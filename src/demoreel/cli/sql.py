@@ -11,7 +11,7 @@ import typer
 
 from demoreel.cli.options import DatasetPath
 from demoreel.cli.output import Output, TableColumn
-from demoreel.errors import ArgumentError, json_text, printable
+from demoreel.errors import ArgumentError, count, json_text, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +87,8 @@ def _print_table(out: Output, answer: pa.Table) -> None:
         return
     out.table(columns, [[_short(value) for value in row] for row in _rows(shown)])
     if len(answer) > len(shown):
-        out.note(f"and {len(answer) - len(shown):,} more rows; `limit`, --csv or a pipe shows them")
+        more = count(len(answer) - len(shown), "more row")
+        out.note(f"and {more}; `limit`, --csv or a pipe shows all")
 
 
 def _fields(answer: pa.Table) -> list[tuple[str, pa.DataType]]:

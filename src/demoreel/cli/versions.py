@@ -45,7 +45,10 @@ def tag(
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Remove the name.")] = False,
 ) -> None:
-    """Give a version of a Lance dataset a name, which also keeps it from being cleaned up."""
+    """Give a version of a Lance dataset a name.
+
+    A version with a name is not removed when old ones are.
+    """
     from demoreel.edit.in_place.versions import tag as named
 
     only_here(path, "Naming a version")
@@ -66,7 +69,10 @@ def checkout(
         bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")
     ] = False,
 ) -> None:
-    """Restore an earlier version of a Lance dataset as a new version; no version is removed."""
+    """Restore an earlier version of a Lance dataset, as a new one.
+
+    No version is removed.
+    """
     from demoreel.edit.in_place.versions import checkout as go_back
 
     only_here(path, "Going back")

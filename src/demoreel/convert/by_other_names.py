@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from demoreel.convert.progress import Progress, Report
+from demoreel.convert.progress import Report, shown_progress
 from demoreel.convert.report import ConvertReport
 from demoreel.convert.run import convert
 from demoreel.errors import ArgumentError
@@ -39,7 +41,8 @@ def convert_to_lance_video(
         table_name: The table's name; by default the last part of ``repo_id``.
         tolerance_s: Of no effect: frames are found by their number, not by their time.
         overwrite: Replace a dataset that is there.
-        progress: True logs how far it is; a function is called with a ``Progress``.
+        progress: True shows a bar: share, frames, bytes and the time left; without a terminal,
+            a line for each tenth. A function is called with a ``Progress``.
 
     Returns:
         The folder that was made.
@@ -47,14 +50,15 @@ def convert_to_lance_video(
     Raises:
         DemoreelError: As ``demoreel.convert``.
     """
-    report = convert(
-        _source(repo_id, src_root, revision),
-        output,
-        to="lance-video",
-        table_name=table_name or _last_part(repo_id),
-        overwrite=overwrite,
-        progress=_report(progress),
-    )
+    with _shown(progress) as show:
+        report = convert(
+            _source(repo_id, src_root, revision),
+            output,
+            to="lance-video",
+            table_name=table_name or _last_part(repo_id),
+            overwrite=overwrite,
+            progress=show,
+        )
     _warn(report)
     return Path(output)
 
@@ -89,7 +93,8 @@ def convert_to_lance(
         chroma_subsampling: 0 is 4:4:4, 1 is 4:2:2, 2 is 4:2:0.
         tolerance_s: Of no effect: frames are found by their number, not by their time.
         overwrite: Replace a dataset that is there.
-        progress: True logs how far it is; a function is called with a ``Progress``.
+        progress: True shows a bar: share, frames, bytes and the time left; without a terminal,
+            a line for each tenth. A function is called with a ``Progress``.
         push_to_hub: Not supported here.
         drop_audio: Leave the audio of videos out, which is refused otherwise.
 
@@ -100,19 +105,22 @@ def convert_to_lance(
         DemoreelError: As ``demoreel.convert``.
     """
     if push_to_hub is not None:
-        raise ArgumentError("push_to_hub is not supported.", hint="upload the folder yourself")
-    report = convert(
-        _source(repo_id, src_root, revision),
-        output,
-        to="lance-frames",
-        drop_audio=drop_audio,
-        table_name=table_name or _last_part(repo_id),
-        image_codec="jpeg",
-        jpeg_quality=jpeg_quality,
-        jpeg_subsampling=chroma_subsampling,
-        overwrite=overwrite,
-        progress=_report(progress),
-    )
+        raise ArgumentError(
+            "push_to_hub is not supported.", hint="push the result: demoreel.push(output, repo_id)"
+        )
+    with _shown(progress) as show:
+        report = convert(
+            _source(repo_id, src_root, revision),
+            output,
+            to="lance-frames",
+            drop_audio=drop_audio,
+            table_name=table_name or _last_part(repo_id),
+            image_codec="jpeg",
+            jpeg_quality=jpeg_quality,
+            jpeg_subsampling=chroma_subsampling,
+            overwrite=overwrite,
+            progress=show,
+        )
     _warn(report)
     return Path(output)
 
@@ -141,20 +149,10 @@ def _last_part(repo_id: str) -> str:
     return repo_id.rstrip("/").split("/")[-1]
 
 
-def _report(progress: bool | Report) -> Report | None:
+@contextmanager
+def _shown(progress: bool | Report) -> Iterator[Report | None]:
     if not isinstance(progress, bool):
-        return progress
-    return _Log() if progress else None
-
-
-class _Log:
-    """Logs every tenth of a stage."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def __call__(self, now: Progress) -> None:
-        text = f"{now.stage}: {int(now.share * 10) * 10} %"
-        if text != self._last:
-            log.info("%s", text)
-            self._last = text
+        yield progress
+        return
+    with shown_progress(enabled=progress) as show:
+        yield show

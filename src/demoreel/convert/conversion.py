@@ -7,6 +7,7 @@ and v3.0 episodes are put together or taken apart, as in any other cut.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import time
@@ -28,7 +29,7 @@ from demoreel.edit.target_info import Form
 from demoreel.edit.tasks import task_names
 from demoreel.edit.verbatim import refuse_changed
 from demoreel.edit.verify import Verified, verify_items
-from demoreel.errors import ArgumentError, TargetExistsError, VideoError
+from demoreel.errors import ArgumentError, TargetExistsError, VideoError, count
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance.schemas import named_after
@@ -72,6 +73,8 @@ class Options:
     picture_stats: bool = True
     skip_missing: bool = False
     drop_audio: bool = False
+    data_files_size_in_mb: float | None = None
+    video_files_size_in_mb: float | None = None
     verify: Verify = "full"
     dry_run: bool = False
     jobs: int | None = None
@@ -85,6 +88,18 @@ class Options:
             )
         if self.jobs is not None and (not isinstance(self.jobs, int) or self.jobs < 1):
             raise ArgumentError(f"jobs must be at least 1, not {self.jobs!r}.")
+        sizes = (self.data_files_size_in_mb, self.video_files_size_in_mb)
+        if self.packs_anew and self.to != "v3.0":
+            raise ArgumentError(
+                f"Sizes of files are chosen for v3.0; {self.to} has its own.", hint="leave them out"
+            )
+        if any(size is not None and not 0 < size < math.inf for size in sizes):
+            raise ArgumentError(f"Sizes of files must be positive, not {sizes}.")
+
+    @property
+    def packs_anew(self) -> bool:
+        """Whether episodes are gathered in files of a size that was asked for."""
+        return self.data_files_size_in_mb is not None or self.video_files_size_in_mb is not None
 
 
 def verification(verify: Verify | bool) -> Verify:
@@ -175,7 +190,9 @@ def form_of(reader: Reader, options: Options) -> Form:
         layout=to,
         exact=options.exact,
         drop_audio=options.drop_audio,
-        verbatim=to.startswith("lance") or (to == "v3.0" and not is_v2),
+        data_files_size_in_mb=options.data_files_size_in_mb,
+        video_files_size_in_mb=options.video_files_size_in_mb,
+        verbatim=to.startswith("lance") or (to == "v3.0" and not is_v2 and not options.packs_anew),
         link=options.link,
         table=_table_name(reader.root, options),
         image_codec=codec,
@@ -247,11 +264,13 @@ class _Conversion:
         named = ",".join(map(str, missing[:_NAMED])) + ("..." if len(missing) > _NAMED else "")
         if not self.options.skip_missing:
             raise VideoError(
-                f"Files of {len(missing)} of {len(made)} episodes are missing: {named}.",
+                f"Files of {len(missing)} of {count(len(made), 'episode')} are missing: {named}.",
                 hint="fetch them, or leave those episodes out: skip_missing (--skip-missing)",
                 dataset=self.reader.root,
             )
-        self.notes.append(f"files of {len(missing)} episodes are missing; left out: {named}")
+        self.notes.append(
+            f"files of {count(len(missing), 'episode')} are missing; left out: {named}"
+        )
         return made.delete(missing)
 
     def _say(self) -> None:
@@ -260,7 +279,7 @@ class _Conversion:
             self.notes.append("episodes are numbered anew, from 0: there were gaps")
         encoded = sum(video.encoded for video in self.plan.videos)
         if encoded:
-            self.notes.append(f"{encoded} frames had to be encoded anew")
+            self.notes.append(f"{count(encoded, 'frame')} had to be encoded anew")
 
     def _say_missing(self, cameras: list[str]) -> None:
         if cameras:

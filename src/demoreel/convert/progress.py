@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
+
+from demoreel.run.bar import progress_bar
+from demoreel.storage.amounts import ShareDone
 
 Stage = Literal["fetch", "write", "finish", "verify", "commit", "send"]
 
@@ -47,6 +51,41 @@ class Progress:
 
 
 Report = Callable[[Progress], None]
+
+_STAGES: dict[Stage, str] = {
+    "fetch": "fetching",
+    "write": "writing",
+    "finish": "finishing",
+    "verify": "verifying",
+    "commit": "committing",
+    "send": "sending",
+}
+
+
+@contextmanager
+def shown_progress(*, enabled: bool = True) -> Iterator[Report | None]:
+    """Yield a function that shows progress as a bar: share, counts and the time left.
+
+    Args:
+        enabled: Whether to show it; there is no function else.
+    """
+    if not enabled:
+        yield None
+        return
+    with progress_bar("reading") as show:
+        yield lambda now: show(_STAGES[now.stage], now.share, _counts(now))
+
+
+def _counts(now: Progress) -> str:
+    """Return ``120 of 400 frames, 1.2 of 3.4 GB``, as far as it is known."""
+    if now.stage in ("fetch", "send"):
+        return ""
+    parts = []
+    if now.total_frames:
+        parts.append(ShareDone(now.frames, now.total_frames, "frame").counts)
+    if now.total_video_bytes:
+        parts.append(ShareDone(now.video_bytes, now.total_video_bytes, "bytes").counts)
+    return ", ".join(parts)
 
 
 class Stopped(Exception):

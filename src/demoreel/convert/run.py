@@ -46,6 +46,8 @@ def convert(
     picture_stats: bool = True,
     skip_missing: bool = False,
     drop_audio: bool = False,
+    data_files_size_in_mb: float | None = None,
+    video_files_size_in_mb: float | None = None,
     verify: Verify | bool = "full",
     dry_run: bool = False,
     jobs: int | None = None,
@@ -74,7 +76,7 @@ def convert(
             or ``az://``.
         to: ``lance-video`` (numbers in one table, the videos as they are in another),
             ``lance-frames`` (a table with an encoded image per camera in every row),
-            ``lance-native`` (what lerobot reads itself), ``v3.0`` or ``v2.1``.
+            ``lance-native`` (LeRobot's own form of Lance), ``v3.0`` or ``v2.1``.
         in_place: Instead of ``target``: put the result in the source's place, when it is verified.
             The source is called ``NAME_old`` then.
         table_name: Of lance-video and lance-frames, the table's name; the source folder's by
@@ -94,6 +96,10 @@ def convert(
         skip_missing: Of v3.0 and v2.1 made of v2.x: leave episodes out whose files are missing.
         drop_audio: Leave the audio of videos out, and say so in ``info.json``. It is copied
             otherwise; lance-frames has no place for it, and refuses videos that have some.
+        data_files_size_in_mb: Of v3.0: size at which a new table is begun; None is the source's, or
+            100. Given one of the two, episodes of a v3.0 source are gathered anew.
+        video_files_size_in_mb: Of v3.0: size at which a new video is begun; None is the source's,
+            or 200.
         verify: Compare what was written with the source before it is shown: all rows and all bytes
             of images (``full``, True), some of them (``sample``) or nothing (``none``, False).
         dry_run: Check everything and say what would be done; write nothing.
@@ -134,6 +140,8 @@ def convert(
         picture_stats=picture_stats,
         skip_missing=skip_missing,
         drop_audio=drop_audio,
+        data_files_size_in_mb=data_files_size_in_mb,
+        video_files_size_in_mb=video_files_size_in_mb,
         verify=verification(verify),
         dry_run=dry_run,
         jobs=jobs,
@@ -153,7 +161,11 @@ def convert(
             )
         return _in_place(Path(source), options)
     if target is None:
-        raise ArgumentError("Where to?", hint="give a target, or in_place=True (--in-place)")
+        raise ArgumentError(
+            "Where is the result to be written?",
+            hint="give a target"
+            + (", or in_place=True (--in-place)" if is_here(source) and not link else ""),
+        )
     if storage_options and is_here(source, target):
         raise ArgumentError("storage_options= is for remote datasets.", hint="leave it out")
     if link and not is_here(source, target):

@@ -20,18 +20,20 @@ Part = float | range | Iterable[int]
 
 _COLUMNS = "episode_index, length, seconds, task, tasks"
 _ROUNDING = 1e-9
+_LONG_REST = 3.0  # seconds; as in check's idle-head
+
+MOVING = ("observation.state", "action")
+"""The features in which a robot's movements show."""
 
 
 def matching(cutlist: CutList, where: str | None, order_by: str | None) -> tuple[Clip, ...]:
     """Return the clips whose episodes meet a condition, sorted by an expression."""
     keys: dict[tuple[int, int], Any] = {}
     expression, backwards = _sort_key(order_by)
-    if where is not None:
-        check_expression(where, what="where")
     if order_by is not None:
         check_expression(expression, what="order_by")
     for number, source in enumerate(cutlist.sources):
-        found = _asked(open_source(source), where, expression)
+        found = episode_keys(open_source(source), where, expression)
         keys |= {(number, episode): key for episode, key in found}
     chosen = [clip for clip in cutlist.clips if (clip.source, clip.episode) in keys]
     if not chosen:
@@ -60,7 +62,16 @@ def _sort_key(order_by: str | None) -> tuple[str, bool]:
     return order_by, False
 
 
-def _asked(reader: Reader, where: str | None, key: str) -> list[tuple[int, Any]]:
+def episode_keys(reader: Reader, where: str | None, key: str) -> list[tuple[int, Any]]:
+    """Return number and key of the episodes that meet a condition, in the dataset's order.
+
+    Args:
+        reader: The dataset.
+        where: An SQL expression over the columns of episodes; None is all episodes.
+        key: An expression whose value is wanted of each.
+    """
+    if where is not None:
+        check_expression(where, what="where")
     condition = f"where ({where}\n)" if where is not None else ""
     text = (
         f"select episode_index, ({key}\n) as demoreel_key from (select *, "
@@ -154,28 +165,60 @@ def by_task(cutlist: CutList) -> dict[str, tuple[Clip, ...]]:
     return {text: tuple(clips) for text, clips in found.items()}
 
 
-def moving_part(clip: Clip, reader: Reader, key: str, *, threshold: float, margin: float) -> Clip:
-    """Return a clip without the spans at its ends in which a feature stands still.
+def moving_part(
+    clip: Clip, reader: Reader, key: str | None, *, threshold: float, margin: float
+) -> Clip:
+    """Return a clip without the spans at its ends in which nothing moves.
 
     A clip in which nothing moves at all stays as it is: that is not for a threshold to decide.
     """
+    if not threshold > 0 or margin < 0:
+        raise ArgumentError("threshold must be positive, and margin not negative.")
+    keys = _moving_features(reader, key)
+    position = reader.episodes.position_of(clip.episode)
+    first = int(reader.episodes.start[position])
+    rows = np.arange(first + clip.start, first + clip.stop)
+    columns = reader.rows(rows, keys)
+    parts = [np.asarray(columns[name], np.float64).reshape(len(rows), -1) for name in keys]
+    values = np.concatenate(parts, axis=1)
+    reach = threshold * (values.max(axis=0) - values.min(axis=0))
+    extra, long = round(margin * reader.info.fps), round(_LONG_REST * reader.info.fps)
+    begin = _rest(values, reach, extra, long)
+    end = _rest(values[begin:][::-1], reach, extra, long)
+    return replace(clip, start=clip.start + begin, stop=clip.stop - end)
+
+
+def _moving_features(reader: Reader, key: str | None) -> list[str]:
     features = reader.info.features
+    if key is None:
+        found = [name for name in MOVING if name in features and features[name].is_numeric]
+        if not found:
+            hint = "give key= (--key), the feature that moves"
+            raise ArgumentError(f"There is neither {' nor '.join(MOVING)}.", hint=hint)
+        return found
     if key not in features:
         raise UnknownKeyError(f"There is no feature {key!r}.", hint=nearest(key, features))
     if not features[key].is_numeric:
         raise ArgumentError(f"{key!r} is not a column of numbers.")
-    if not threshold > 0 or margin < 0:
-        raise ArgumentError("threshold must be positive, and margin not negative.")
-    position = reader.episodes.position_of(clip.episode)
-    first = int(reader.episodes.start[position])
-    rows = np.arange(first + clip.start, first + clip.stop)
-    values = np.asarray(reader.rows(rows, [key])[key], np.float64).reshape(len(rows), -1)
-    spread = values.max(axis=0) - values.min(axis=0)
-    steps = np.abs(np.diff(values, axis=0))
-    moves = np.flatnonzero((steps > threshold * np.where(spread > 0, spread, np.inf)).any(axis=1))
-    if len(moves) == 0:
-        return clip
-    extra = round(margin * reader.info.fps)
-    begin = max(clip.start, clip.start + int(moves[0]) - extra)
-    end = min(clip.stop, clip.start + int(moves[-1]) + 2 + extra)
-    return replace(clip, start=begin, stop=end)
+    return [key]
+
+
+def _rest(values: np.ndarray, reach: np.ndarray, extra: int, long: int) -> int:
+    """Return how many rows at the beginning to leave out.
+
+    What creeps is near where it begins for long, and then again near where it is then: so the rest
+    is looked at again, as long as nothing moves in it for a long time.
+
+    Args:
+        values: The rows.
+        reach: How far each dimension may be from where it begins, and rest.
+        extra: Rows before the movement that are kept.
+        long: Rows of a long time.
+    """
+    begin = 0
+    while True:
+        away = (np.abs(values[begin:] - values[begin]) > reach).any(axis=1)
+        still = int(np.argmax(away))
+        if not away.any() or still - 1 <= extra or (begin and still < long):
+            return begin
+        begin += still - 1 - extra

@@ -21,7 +21,7 @@ from demoreel.edit.sources import identity_of, open_source, remember_remote, rem
 from demoreel.edit.target_info import Form, FormOptions
 from demoreel.edit.targets import render_cut
 from demoreel.edit.verify import Verify
-from demoreel.errors import ArgumentError, nearest
+from demoreel.errors import ArgumentError, count, nearest
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance.reader import LanceReader
@@ -129,7 +129,8 @@ class Cut:
 
     def __repr__(self) -> str:
         frames = sum(clip.length for clip in self.clips)
-        return f"<Cut: {len(self)} episodes, {frames} frames, {len(self.cutlist.sources)} sources>"
+        said = (len(self), "episode"), (frames, "frame"), (len(self.cutlist.sources), "source")
+        return f"<Cut: {', '.join(count(number, what) for number, what in said)}>"
 
     def delete(self, episodes: EpisodeName | Iterable[EpisodeName]) -> Cut:
         """Leave episodes out.
@@ -172,7 +173,10 @@ class Cut:
             MissingExtraError: DuckDB is not installed.
         """
         if where is None and order_by is None:
-            raise ArgumentError("select needs a condition or an order.")
+            raise ArgumentError(
+                "select needs a condition or an order.",
+                hint="such as where='length > 100' (--where 'length > 100')",
+            )
         return self._with_clips(choose.matching(self.cutlist, where, order_by))
 
     def trim(
@@ -216,19 +220,22 @@ class Cut:
 
     def trim_idle(
         self,
-        key: str = "action",
+        key: str | None = None,
         *,
-        threshold: float = 0.01,
+        threshold: float = 0.02,
         margin: float = 0.5,
     ) -> Cut:
         """Trim both ends of every episode in which nothing moves.
 
-        Cost: reads one column of every episode.
+        What ``demoreel.check`` calls ``idle-head`` and ``idle-tail`` is trimmed.
+
+        Cost: reads one or two columns of every episode.
 
         Args:
-            key: The feature that moves: a vector of numbers.
-            threshold: What counts as movement between two frames, as a share of the range that
-                the dimension has in the episode.
+            key: The feature that moves: a vector of numbers; None is ``observation.state`` and
+                ``action``, as far as there are such: nothing moves where neither does.
+            threshold: How far a dimension may be from where the episode begins, or ends, and rest:
+                as a share of the range that it has in the episode.
             margin: Seconds that are kept on both sides of the movement.
 
         Raises:

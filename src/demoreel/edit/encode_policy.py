@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from demoreel.edit.target_info import Form
 from demoreel.errors import ArgumentError, UnknownKeyError, nearest
 from demoreel.media.settings import (
-    ENCODERS,
-    HARDWARE_ENCODERS,
     LOSSLESS_DEPTH,
-    Codec,
     VideoSettings,
+    codec_named,
+    with_known_chroma,
 )
 from demoreel.model import Feature
 
@@ -44,21 +43,15 @@ def settings_of(form: Form) -> VideoSettings | None:
     given = {name: value for name, value in details.items() if value is not None}
     if form.vcodec is None:
         if form.images == "video":
-            return VideoSettings(**given)
+            return with_known_chroma(VideoSettings(**given))
         if given:
             raise ArgumentError(
                 f"{', '.join(given)}: there is no codec to say that of.",
                 hint="ask for one: vcodec='h264' (--vcodec h264)",
             )
         return None
-    codecs = {name: codec for codec, name in ENCODERS.items()} | dict(HARDWARE_ENCODERS)
-    if form.vcodec in ENCODERS:
-        return VideoSettings(codec=cast(Codec, form.vcodec), **given)
-    if form.vcodec not in codecs:
-        raise ArgumentError(
-            f"There is no codec {form.vcodec!r}.", hint=nearest(form.vcodec, [*ENCODERS, *codecs])
-        )
-    return VideoSettings(codec=codecs[form.vcodec], encoder=form.vcodec, **given)
+    codec, encoder = codec_named(form.vcodec)
+    return with_known_chroma(VideoSettings(codec=codec, encoder=encoder, **given))
 
 
 def policies_of(features: Mapping[str, Feature], form: Form) -> dict[str, EncodePolicy]:

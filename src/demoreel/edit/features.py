@@ -15,10 +15,11 @@ import numpy as np
 
 from demoreel.edit.clips import Added, Source, Together
 from demoreel.edit.sources import added_values
-from demoreel.errors import ArgumentError, UnknownKeyError, nearest
+from demoreel.errors import ArgumentError, UnknownKeyError, count, nearest
 from demoreel.layouts.base import Reader
 from demoreel.layouts.columns import arrow_type
 from demoreel.model import DEFAULT_FEATURES, Feature
+from demoreel.model.clocks import clock_columns
 from demoreel.model.feature import MASK, flat_names
 from demoreel.model.numbers import check_numbers
 from demoreel.storage.scratch import no_room_for_scratch, process_folder
@@ -106,7 +107,8 @@ def _added_feature(key: str, added: Added, reader: Reader) -> Feature:
     rows = reader.episodes.total_frames
     if len(values) != rows:
         raise ArgumentError(
-            f"The feature {key!r} has {len(values)} rows; the dataset has {rows} frames.",
+            f"The feature {key!r} has {count(len(values), 'row')}; the dataset has "
+            f"{count(rows, 'frame')}.",
             file=added.values,
         )
     if values.shape[1:] not in (feature.item_shape, feature.shape):
@@ -124,9 +126,11 @@ def together(
     """Return the result's features, and those of them that some source lacks, masks included.
 
     Order, and names that only some sources give, do not matter. What means something else does:
-    numbers of another shape or order, images of another size.
+    numbers of another shape or order, images of another size. Columns of capture times that only
+    some sources have are left out: these times lie beside the data.
     """
     every = list(dict.fromkeys(key for view in views for key in view.features))
+    every = [key for key in every if key not in times_beside(views)]
     masks = {mask for key in every if (mask := MASK.format(key)) in every}
     partial = [key for key in every if any(key not in view.features for view in views)]
     clashing = [key for key in every if not _agree([v.features.get(key) for v in views])]
@@ -149,6 +153,12 @@ def together(
         elif mask in masks and (features[mask].dtype, features[mask].shape) != ("bool", (1,)):
             raise ArgumentError(f"The mask of {key!r} needs the name {mask!r}, which is taken.")
     return features, lacking
+
+
+def times_beside(views: Sequence[View]) -> list[str]:
+    """Return the columns of capture times that only some sources have."""
+    found = dict.fromkeys(key for view in views for key in clock_columns(view.features).values())
+    return [key for key in found if any(key not in view.features for view in views)]
 
 
 def _joined(key: str, views: Sequence[View]) -> Feature:

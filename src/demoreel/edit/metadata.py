@@ -12,17 +12,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from demoreel.edit.capture_times import inherit_times
 from demoreel.edit.features import View
 from demoreel.edit.plan import Plan
 from demoreel.edit.stated import carry_files, split_column, split_places, task_details
 from demoreel.edit.statistics import FrameStats, frame_stats, inherit_levels
+from demoreel.layouts.capture_times import CAPTURE_TIMES
 from demoreel.layouts.exactness import NOTE, write_note
 from demoreel.layouts.histograms import histograms_name
 from demoreel.layouts.v2 import writer as v2
 from demoreel.layouts.v3 import writer as v3
 from demoreel.layouts.v3.files import FilePlace
 from demoreel.model import DEFAULT_FEATURES, Stats
-from demoreel.stats.columns import RowFile, whole_stats
+from demoreel.stats.columns import RowFile, split_checks, whole_stats
 from demoreel.stats.files import quiet_stats
 from demoreel.stats.inherited import RECOMPUTED, Inherited, inherited_from
 from demoreel.storage.arrow import from_numpy
@@ -58,6 +60,8 @@ def write_metadata(
         inheriting = thread.submit(_inherited, plan)  # parsing, while columns are read and sorted
         numbers = {} if is_v2 else whole_stats(rows, plan.info.features.values())
         inherited = inheriting.result()
+    facts, checks = split_checks(facts)
+    inherit_times(plan, dataset / CAPTURE_TIMES.path(FilePlace(0, 0)), checks)
     levels = inherit_levels(plan, inherited, dataset / histograms_name(FilePlace(0, 0)), facts)
     dropped: list[str] = []
     images = {key: frame_stats(plan, key, inherited, levels[key], dropped) for key in cameras}

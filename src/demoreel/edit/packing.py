@@ -50,6 +50,7 @@ def plan_camera(
     policy: EncodePolicy,
     *,
     drop_audio: bool = False,
+    joined: bool = True,
 ) -> VideoPlan:
     """Plan one camera's videos.
 
@@ -63,10 +64,17 @@ def plan_camera(
         info: What the result will be; sizes of videos are kept to.
         policy: Whether frames are copied or encoded.
         drop_audio: Leave the audio of the sources' videos out.
+        joined: Whether frames of several source videos may share one; else each begins another.
     """
     packer = _Packer(feature, info, policy, drop_audio=drop_audio)
+    before: tuple[int, str] | None = None
     for number, camera_clip in enumerate(camera_clips):
         reader, key = readers[camera_clip.source], keys[camera_clip.source]
+        if not joined and key is not None:
+            file = camera_clip.source, reader.video_file(camera_clip.position, key)
+            if file != before:
+                packer.begin_file()
+            before = file
         if key is None:
             packer.add_blank(
                 number, camera_clip, _blank_settings(policy, camera_clips, readers, keys)
@@ -184,6 +192,11 @@ class _Packer:
         self._encoded: dict[int, list[range]] = {}
         self._blank: set[int] = set()
         self._whole: set[int] = set()
+
+    def begin_file(self) -> None:
+        """Let the next clip begin another video."""
+        if self._open.pieces:
+            self._close()
 
     def add(self, number: int, camera_clip: CameraClip, place: Place, reader: Reader) -> None:
         """Take a clip's packets, or, if it is to be exact, some of its frames."""

@@ -17,12 +17,19 @@ import numpy as np
 
 from demoreel.edit.clips import Clip, CutList
 from demoreel.edit.encode_policy import EncodePolicy, as_encoded, policies_of
-from demoreel.edit.features import View, together, view_of
+from demoreel.edit.features import View, times_beside, together, view_of
 from demoreel.edit.in_place.plan import kept_videos, lance_layout, refuse_in_place
 from demoreel.edit.packing import plan_camera
 from demoreel.edit.resample import Frames, frames_of
 from demoreel.edit.sources import open_unchanged
-from demoreel.edit.target_info import Form, Layout, refuse_other_rates, target_info, with_audio
+from demoreel.edit.target_info import (
+    Form,
+    Layout,
+    refuse_other_rates,
+    target_info,
+    with_audio,
+    with_common_encoding,
+)
 from demoreel.edit.verbatim import Verbatim, plan_verbatim
 from demoreel.edit.video_plan import CameraClip, VideoOut, VideoPlan, videos_of
 from demoreel.errors import ArgumentError, OutOfRangeError
@@ -222,8 +229,13 @@ def make_plan(cutlist: CutList, *, form: Form | None = None, in_place: bool = Fa
     start = np.concatenate([[0], np.cumsum([len(numbers) for numbers in frames])]).astype(np.int64)
     policies = policies_of(features, form)
     fps = form.fps or readers[0].info.fps
+    dropped = [
+        f"{key}: as a column, which not all datasets have; its times lie beside the data"
+        for key in times_beside(views)
+    ]
+    anew = [key for key, policy in policies.items() if policy.settings is not None]
+    features = with_common_encoding(features, [v.features for v in views], anew, dropped)
     features = {key: as_encoded(f, policies.get(key), fps) for key, f in features.items()}
-    dropped: list[str] = []
     info = target_info(
         readers,
         features,
@@ -242,13 +254,11 @@ def make_plan(cutlist: CutList, *, form: Form | None = None, in_place: bool = Fa
     if in_place:
         video_plans = kept_videos(camera_clips, readers[0], views[0], info)
     else:
-        video_plans = _video_plans(
-            camera_clips, readers, views, info, policies, drop_audio=form.drop_audio
-        )
+        video_plans = _video_plans(camera_clips, readers, views, info, policies, form)
         dropped += [said for one in video_plans.values() for said in one.dropped]
         heard = {key: one.has_audio for key, one in video_plans.items()}
         info = with_audio(info, heard, [view.features for view in views], dropped)
-    tables = _tables(camera_clips, readers, info)
+    tables = _tables(camera_clips, readers, info, joined=form.join_tables)
     tasks = _task_texts(cutlist, readers, positions)
     return Plan(
         cutlist=cutlist,
@@ -346,8 +356,7 @@ def _video_plans(
     views: Sequence[View],
     info: Info,
     policies: Mapping[str, EncodePolicy],
-    *,
-    drop_audio: bool,
+    form: Form,
 ) -> dict[str, VideoPlan]:
     return {
         key: plan_camera(
@@ -357,14 +366,15 @@ def _video_plans(
             [view.origin.get(key) for view in views],
             info,
             policies[key],
-            drop_audio=drop_audio,
+            drop_audio=form.drop_audio,
+            joined=form.join_videos,
         )
         for key in info.video_keys
     }
 
 
 def _tables(
-    camera_clips: Sequence[CameraClip], readers: Sequence[Reader], info: Info
+    camera_clips: Sequence[CameraClip], readers: Sequence[Reader], info: Info, *, joined: bool
 ) -> list[TableOut]:
     limit = info.data_files_size_in_mb * _MB
     per_row = [_bytes_of_row(reader) for reader in readers]
@@ -372,12 +382,20 @@ def _tables(
     first, size = 0, 0.0
     for number, camera_clip in enumerate(camera_clips):
         more = len(camera_clip.frames) * per_row[camera_clip.source]
-        if number > first and (size + more > limit or info.version.startswith("v2")):
+        full = size + more > limit or info.version.startswith("v2")
+        if not joined and number > first:
+            before = camera_clips[number - 1]
+            full = full or _table_of(before, readers) != _table_of(camera_clip, readers)
+        if number > first and full:
             tables.append(_table(tables, first, number, size, info))
             first, size = number, 0.0
         size += more
     tables.append(_table(tables, first, len(camera_clips), size, info))
     return tables
+
+
+def _table_of(camera_clip: CameraClip, readers: Sequence[Reader]) -> tuple[int, str]:
+    return camera_clip.source, readers[camera_clip.source].data_file(camera_clip.position)
 
 
 def _table(before: Sequence[TableOut], first: int, stop: int, size: float, info: Info) -> TableOut:

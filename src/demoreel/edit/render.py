@@ -18,7 +18,7 @@ from demoreel.edit.tasks import fragments_of, lance_tables, parts_of, tasks_of
 from demoreel.edit.verbatim import write_verbatim
 from demoreel.edit.verify import Verify, verify_rows, verify_videos
 from demoreel.edit.written import ParquetTables, Written, WrittenLanceRows
-from demoreel.errors import ArgumentError
+from demoreel.errors import ArgumentError, count
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance import write as lance_write
 from demoreel.layouts.lance.calls import close_tables
@@ -26,6 +26,7 @@ from demoreel.layouts.lance.schemas import LanceSchema
 from demoreel.run.local import LocalEngine
 from demoreel.run.task import Engine, Task, share
 from demoreel.stats.recompute import recompute
+from demoreel.storage.amounts import ShareDone
 from demoreel.storage.commit.files import refuse_overlap, sync_all, write_whole
 from demoreel.storage.commit.staging import (
     ORDER,
@@ -216,7 +217,7 @@ def commit(target: str | os.PathLike[str], *, verification: Verify = "ends") -> 
     undone = [task.name for task in tasks_of(plan, stage) if stage.done(task.name) is None]
     if undone and not stage.committed:
         raise ArgumentError(
-            f"{len(undone)} of the tasks are not done yet, {undone[0]} among them.",
+            f"{count(len(undone), 'task')} not done yet, {undone[0]} among them.",
             hint="wait for the other shards, or run the lost ones again",
             path=target,
         )
@@ -272,7 +273,7 @@ def _run(
         stage.note(task.name, result)
         done += task.weight
         if report is not None:
-            report(done / total)
+            report(ShareDone(done, total, "bytes"))
         undone = [other for other in undone if other is not task]
         if finisher is not None and not undone:
             finisher.write_metadata()  # meanwhile, videos are being copied

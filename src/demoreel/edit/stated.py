@@ -52,9 +52,12 @@ def merged_keys(
     differing: dict[str, None] = {}
     for reader in readers:
         for name, value in reader.info.extra.items():
-            if name not in not_inherited and kept.setdefault(name, value) != value:
+            if name in not_inherited:
+                continue
+            first = kept.setdefault(name, value)
+            if first != value and repr(first) != repr(value):  # NaN != NaN
                 differing[name] = None
-    dropped += [f"info.json: {name}, which only the first dataset says so" for name in differing]
+    dropped += [f"info.json: {name} of other datasets than the first" for name in differing]
     return kept
 
 

@@ -13,11 +13,11 @@ from demoreel.edit.plan import Plan
 from demoreel.layouts.histograms import Histogram, HistogramWriter
 from demoreel.model import Feature
 from demoreel.model.feature import MASK
-from demoreel.model.stats import combined
+from demoreel.model.stats import combine_stats, combined
 from demoreel.stats.files import nested_columns, quiet_stats
 from demoreel.stats.inherited import Inherited
-from demoreel.stats.levels import CameraLevels, camera_stats, validated_histograms
-from demoreel.stats.running import LevelCounts, combine
+from demoreel.stats.levels import CameraLevels, camera_stats, is_in_metres, validated_histograms
+from demoreel.stats.running import LevelCounts
 from demoreel.storage.arrow import as_numpy
 
 _BYTE_LEVELS = 256
@@ -154,7 +154,9 @@ def frame_stats(
     """
     if levels.known.all():
         whole = camera_stats(levels.total, plan.info.features[camera])
-        return FrameStats(nested_columns(camera, levels.values), whole, ())
+        rounded = is_in_metres(plan.info.features[camera])
+        rough = [kind for kind in whole if kind != "count"] if rounded else []
+        return FrameStats(nested_columns(camera, levels.values), whole, rough)
     values = _stated(plan, camera, inherited, levels)
     if not values.keys() >= _COMPLETE:
         keys = [str(view.origin.get(camera)) for view in plan.views]
@@ -225,7 +227,7 @@ def _from_wholes(plan: Plan, camera: str, dropped: list[str]) -> FrameStats:
             return FrameStats({}, None, ())
         whole = {kind: value for kind, value in parts[0].items() if kind != "count"}
     else:
-        whole = combine([{"": part} for part in parts])[""]
+        whole = (combine_stats([{camera: part} for part in parts], quantiles=True) or {})[camera]
         whole["count"] = np.minimum(whole["count"], int(plan.start[-1]))
     if not plan.is_unchanged:
         dropped.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, get_args
 
@@ -20,6 +20,12 @@ Images = Literal["keep", "video"]
 """What becomes of cameras whose images lie in the tables."""
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+ENCODER_KEYS = tuple(
+    f"video.{name}"
+    for name in ("g", "crf", "preset", "fast_decode", "video_backend", "extra_options")
+)
+"""What ``info.json`` says of the settings that a camera's videos were encoded with."""
 
 _FASTEST = 10_000
 _V2_ONLY = ("total_videos", "total_chunks")
@@ -53,6 +59,8 @@ class Form:
             that all statistics are exact.
         drop_audio: Leave the audio of videos out. It is copied otherwise, and what cannot be is
             refused.
+        join_tables: Whether rows of several source tables may share one; else each begins another.
+        join_videos: Likewise of videos.
         verbatim: Whether all episodes of the only source stay as they are: videos byte for byte,
             numbers and metadata unchanged.
         link: Of verbatim Lance layouts: leave the videos where they are, and point at them.
@@ -77,6 +85,8 @@ class Form:
     images: Images = "keep"
     recompute_stats: bool = False
     drop_audio: bool = False
+    join_tables: bool = True
+    join_videos: bool = True
     verbatim: bool = False
     link: bool = False
     table: str | None = None
@@ -121,6 +131,8 @@ class FormOptions(TypedDict, total=False):
     images: Images
     recompute_stats: bool
     drop_audio: bool
+    join_tables: bool
+    join_videos: bool
 
 
 def target_info(
@@ -250,6 +262,40 @@ def _dimensions(feature: Feature) -> list[str] | None:
         return None
     order = ["height", "width", "channels"]
     return order if feature.shape == feature.image_shape else [order[2], *order[:2]]
+
+
+def with_common_encoding(
+    features: Mapping[str, Feature],
+    sources: Sequence[Mapping[str, Feature]],
+    encoded: Collection[str],
+    dropped: list[str],
+) -> dict[str, Feature]:
+    """Return features whose videos say of their encoding only what all sources say alike.
+
+    The rest is null, as lerobot has it in a merged dataset: frames of one video may be encoded in
+    several ways.
+
+    Args:
+        features: The result's, without the default ones.
+        sources: The sources' features, by the result's names.
+        encoded: Cameras that are encoded anew, of which one thing is true.
+        dropped: Takes a sentence for what is null.
+    """
+    found = dict(features)
+    for key, feature in features.items():
+        stated = [one[key].info for one in sources if key in one]
+        if not feature.is_video or key in encoded or len(stated) < 2:
+            continue
+        names = [n for n in ENCODER_KEYS if any(info.get(n) != stated[0].get(n) for info in stated)]
+        if names:
+            nothing: dict[str, Any] = dict.fromkeys(names)
+            if "video.extra_options" in nothing:
+                nothing["video.extra_options"] = {}
+            found[key] = replace(feature, info={**feature.info, **nothing})
+            dropped.append(
+                f"{key}: {', '.join(names)}, which are heterogeneous or incomplete in the datasets"
+            )
+    return found
 
 
 def _one_robot(readers: Sequence[Reader]) -> str | None:

@@ -280,6 +280,7 @@ def _info(reader: Reader, layout: str) -> dict[str, Any]:
         raw[_STORAGE] = "lance"
     raw["total_episodes"] = len(reader.episodes)
     raw["total_frames"] = reader.episodes.total_frames
+    raw["total_tasks"] = len(reader.tasks)  # the source may not say
     if layout != "lance-frames":
         raw["features"] = {
             key: _as_images(reader, key, entry) for key, entry in raw["features"].items()

@@ -110,6 +110,6 @@ def _numbers(
     columns: dict[str, pa.Array], features: Sequence[Feature], where: str
 ) -> dict[str, np.ndarray]:
     return {
-        feature.key: arrow_in.numbers(columns[feature.key], feature, where=where, from_floats=True)
+        feature.key: arrow_in.numbers(columns[feature.key], feature, where=where)
         for feature in features
     }

@@ -2,49 +2,42 @@
 
 What this machine remembers decides first (``records``): if the dataset's files there are what this
 folder was pushed to or pulled from, all that differs was done here. Else, and where nothing is
-remembered, episodes decide: each of those on the Hub must be here, by its length, its tasks and the
-statistics of its numbers, wherever it stands. So a folder that was copied and grew, or was
-converted, may be pushed; one that lacks what another machine has recorded may not.
+remembered, episodes decide: each of those on the Hub must be here, wherever it stands
+(``same_episodes``). So a folder that was copied and grew, or was converted, may be pushed; one that
+lacks what another machine has recorded may not.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from demoreel.errors import DemoreelError, MetadataError, NewerRemoteError, count, refuse_shortage
+from demoreel.errors import (
+    DemoreelError,
+    MetadataError,
+    NewerRemoteError,
+    StoreError,
+    count,
+    refuse_shortage,
+)
 from demoreel.hub.plan import is_content, is_of_a_dataset
 from demoreel.hub.records import KnownCommit
 from demoreel.hub.repository import Repository, RepositoryState
-from demoreel.layouts.base import Reader
+from demoreel.hub.same_episodes import described, missing_episodes
+from demoreel.layouts.base import Reader, episode_files
 from demoreel.layouts.detect import open_reader
-from demoreel.storage.json_files import read_json, read_json_lines
-from demoreel.storage.parquet import open_parquet
+from demoreel.storage.json_files import read_json
 from demoreel.storage.scratch import scratch_folder
 
 _SHOWN = 8
-_DIGITS = 5  # of statistics, which programs round and store in their own ways
+_MOST_BYTES = 512 << 20  # of tables that are fetched to compare rows
+_MOST_METADATA = 8 << 30  # a million episodes have less
 _FORCE = (
     "demoreel pull it beside this one and join them; or push with force, and what it has is lost"
 )
-
-Mark = tuple[Any, ...]
-"""What an episode is known by."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeMarks:
-    """The episodes of a dataset, by what each is known by, in their order."""
-
-    marks: tuple[Mark, ...]
-    numbers: tuple[int, ...]
-    frames: int
 
 
 def refuse_loss(
@@ -74,35 +67,49 @@ def refuse_loss(
     changed = None if known is None else _changed_since(known, state)
     if changed is not None and not changed - alike and any(map(is_content, alike)):
         return
-    found = _episodes_there(repository, state)
-    if found is None:
-        if changed is not None and not changed - alike:
-            return
-        raise NewerRemoteError(
-            "The Hub holds a dataset whose episodes cannot be read, so it is not known what "
-            "would be lost.",
-            hint=_FORCE,
-            **_where(root, repository, state, changed or there),
+    with ExitStack() as open_there:
+        try:
+            theirs, folder = open_there.enter_context(_dataset_there(repository, state))
+            if theirs is None:
+                return
+            described_there = described(theirs)
+        except DemoreelError as error:
+            refuse_shortage(error)
+            if isinstance(error, StoreError):
+                raise  # of the Hub, which does not answer now
+            if changed is not None and not changed - alike:
+                return
+            raise NewerRemoteError(
+                "The Hub holds a dataset whose episodes cannot be read, so it is not known what "
+                "would be lost.",
+                hint=_FORCE,
+                **_where(root, repository, state, changed or there),
+            ) from None
+        lost = missing_episodes(
+            described_there,
+            described(reader),
+            lambda positions: _fetch_rows(repository, state, theirs, folder, positions),
         )
-    ours = _episodes_of(reader)
-    lost, some_here = _lost(found, ours)
-    if changed is not None and not changed - alike and some_here:
+        found = theirs.episodes
+        numbers = [int(found.episode_index[position]) for position in lost]
+    if changed is not None and not changed - alike and len(lost) < len(found):
         return  # what is gone was taken out here
     if not lost:
         return
+    ours = reader.episodes
     raise NewerRemoteError(
-        _what(lost, found, known),
+        _what(len(lost), len(found), known),
         hint=_FORCE,
-        lost=_listed([f"episode {number}" for number in lost]),
-        on_the_hub=f"{count(len(found.marks), 'episode')}, {count(found.frames, 'frame')}",
-        here=f"{count(len(ours.marks), 'episode')}, {count(ours.frames, 'frame')}",
+        lost=_listed([f"episode {number}" for number in numbers]),
+        on_the_hub=f"{count(len(found), 'episode')}, {count(found.total_frames, 'frame')}",
+        here=f"{count(len(ours), 'episode')}, {count(ours.total_frames, 'frame')}",
         **_where(root, repository, state, changed),
     )
 
 
-def _what(lost: list[int], found: EpisodeMarks, known: KnownCommit | None) -> str:
-    several = f"{len(lost)} episodes are" if len(lost) > 1 else "An episode is"
-    if len(lost) == len(found.marks):
+def _what(lost: int, there: int, known: KnownCommit | None) -> str:
+    several = f"{lost} episodes are" if lost > 1 else "An episode is"
+    if lost == there:
         return "The repository holds another dataset: none of its episodes is in this folder."
     since = ", and came there after this folder was last pushed or pulled" if known else ""
     return f"{several} on the Hub and not in this folder{since}."
@@ -125,47 +132,59 @@ def _changed_since(known: KnownCommit, state: RepositoryState) -> set[str]:
     return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
 
 
-def _lost(theirs: EpisodeMarks, ours: EpisodeMarks) -> tuple[list[int], bool]:
-    """Return which of their episodes are not among ours, and whether any is."""
-    if not all(mark[2:] for mark in (*theirs.marks, *ours.marks)):
-        theirs, ours = _without_statistics(theirs), _without_statistics(ours)
-    left = Counter(ours.marks)
-    lost = []
-    for mark, number in zip(theirs.marks, theirs.numbers, strict=True):
-        if left[mark]:
-            left[mark] -= 1
-        else:
-            lost.append(number)
-    return lost, len(lost) < len(theirs.marks)
+@contextmanager
+def _dataset_there(
+    repository: Repository, state: RepositoryState
+) -> Iterator[tuple[Reader | None, Path]]:
+    """Yield the dataset on the Hub, of which only the metadata are here, and its folder.
 
+    There is no reader where it has no episodes.
 
-def _without_statistics(episodes: EpisodeMarks) -> EpisodeMarks:
-    return EpisodeMarks(
-        tuple(mark[:2] for mark in episodes.marks), episodes.numbers, episodes.frames
-    )
-
-
-def _episodes_there(repository: Repository, state: RepositoryState) -> EpisodeMarks | None:
-    """Return the episodes of the dataset on the Hub; None where they cannot be read."""
+    Raises:
+        DemoreelError: Its metadata cannot be read.
+    """
     names = [
         name
         for name in state.files
         if name.startswith("meta/") and not name.startswith("meta/demoreel/")
     ]
     if "meta/info.json" not in names or state.head is None:
-        return None
+        raise MetadataError("There is no meta/info.json.")
+    if sum(state.files[name].size for name in names) > _MOST_METADATA:
+        raise MetadataError("There is more in meta/ than metadata.")
     with scratch_folder() as folder:
         repository.fetch(state, names, folder)
-        try:
-            info = read_json(folder / "meta" / "info.json")
-            if isinstance(info, dict) and not info.get("total_episodes"):
-                return EpisodeMarks((), (), 0)
+        info = read_json(folder / "meta" / "info.json")
+        if isinstance(info, dict) and not info.get("total_episodes"):
+            if any(map(is_content, state.files)):
+                raise MetadataError("meta/info.json counts no episodes, and there are some.")
+            yield None, folder
+        else:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return _episodes_of(open_reader(_as_plain(folder, info)))
-        except DemoreelError as error:
-            refuse_shortage(error)
-            return None
+                yield open_reader(_as_plain(folder, info)), folder
+
+
+def _fetch_rows(
+    repository: Repository,
+    state: RepositoryState,
+    reader: Reader,
+    folder: Path,
+    positions: Sequence[int],
+) -> bool:
+    """Fetch the tables of episodes, unless they are many bytes or in Lance; say whether they are.
+
+    Lance's tables hold videos and images, too.
+    """
+    if any(name.split("/")[0].endswith(".lance") for name in state.files):
+        return False
+    names = episode_files(reader, positions, cameras=())
+    if any(name not in state.files for name in names):
+        return False
+    if sum(state.files[name].size for name in names) > _MOST_BYTES:
+        return False
+    repository.fetch(state, names, folder)
+    return True
 
 
 def _as_plain(folder: Path, info: Any) -> Path:
@@ -176,44 +195,6 @@ def _as_plain(folder: Path, info: Any) -> Path:
         plain = {key: value for key, value in info.items() if key != "storage_format"}
         (folder / "meta" / "info.json").write_text(json.dumps(plain))
     return folder
-
-
-def _episodes_of(reader: Reader) -> EpisodeMarks:
-    episodes = reader.episodes
-    numbers = [int(number) for number in episodes.episode_index]
-    said = _statistics(reader)
-    marks = tuple(
-        (episode.length, tuple(sorted(episode.tasks)), *said.get(episode.index, ()))
-        for episode in episodes
-    )
-    return EpisodeMarks(marks, tuple(numbers), episodes.total_frames)
-
-
-def _statistics(reader: Reader) -> dict[int, tuple[Any, ...]]:
-    """Return for each episode what the metadata say of its numbers: means, by feature."""
-    keys = [key for key in ("action", "observation.state") if key in reader.info.features]
-    if reader.info.version.startswith("v2"):
-        path = reader.meta / "episodes_stats.jsonl"
-        lines = read_json_lines(path) if path.exists() else []
-        return {
-            int(line.get("episode_index", -1)): _rounded(
-                [(line.get("stats") or {}).get(key, {}).get("mean") for key in keys]
-            )
-            for line in lines
-        }
-    found = {}
-    for path in sorted((reader.meta / "episodes").glob("*/*.parquet")):
-        with open_parquet(path, kind=MetadataError) as parquet:
-            names = [f"stats/{key}/mean" for key in keys]
-            names = [name for name in names if name in parquet.schema_arrow.names]
-            for row in parquet.read(["episode_index", *names]).to_pylist():
-                found[int(row["episode_index"])] = _rounded([row[name] for name in names])
-    return found
-
-
-def _rounded(values: list[Any]) -> tuple[Any, ...]:
-    given = [np.ravel(np.array(value, np.float64)) for value in values if value is not None]
-    return tuple(tuple(float(f"{x:.{_DIGITS}g}") for x in numbers) for numbers in given)
 
 
 def _listed(names: list[str]) -> str:

@@ -57,7 +57,7 @@ def is_content(name: str) -> bool:
     """Whether a file of a dataset holds rows or frames, and not metadata."""
     parts = PurePosixPath(name).parts
     if parts[0].endswith(".lance"):
-        return parts[1] == "data" and parts[0] != "meta.lance"
+        return parts[1:2] == ("data",) and parts[0] != "meta.lance"
     return parts[0] in ("data", "videos")
 
 

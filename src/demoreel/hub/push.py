@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demoreel.errors import ArgumentError, DatasetBusyError, DatasetNotFoundError, count
+from demoreel.errors import ArgumentError, DatasetBusyError, count
 from demoreel.hub.card import (
     SHEET,
     CardFacts,
@@ -40,9 +40,10 @@ from demoreel.hub.records import CheckSums, KnownCommit, last_known, remember
 from demoreel.hub.repository import CommitNotMadeError, Repository, RepositoryState, check_names
 from demoreel.hub.snapshot import Report
 from demoreel.layouts.base import Reader
-from demoreel.layouts.detect import open_reader
+from demoreel.layouts.detect import not_a_dataset, open_reader
 from demoreel.layouts.pending import refuse_waiting
 from demoreel.read.dataset import Dataset
+from demoreel.storage.amounts import ShareDone
 from demoreel.storage.commit.writer_lock import HIDDEN, WriterLock, is_held
 from demoreel.storage.hub_revisions import MAIN
 from demoreel.storage.json_files import read_json
@@ -287,7 +288,7 @@ class _Push:
         for batch in _batches(plan.send):
             self.repository.send([self._sent[file.name] for file in batch])
             done += sum(file.size for file in batch)
-            self.report(done / total)
+            self.report(ShareDone(done, total, "bytes"))
 
     def _refuse_changed(self) -> None:
         for file in self.files:
@@ -341,10 +342,14 @@ class _Push:
 def _folder_of(dataset: str | os.PathLike[str] | Dataset) -> Path:
     if not isinstance(dataset, Dataset):
         if isinstance(dataset, str) and "://" in dataset:
-            raise ArgumentError("A dataset is pushed from a folder on this machine.", uri=dataset)
+            raise ArgumentError(
+                "A dataset is pushed from a folder on this machine.",
+                hint=f"fetch it first: demoreel pull {dataset} FOLDER",
+                uri=dataset,
+            )
         root = Path(dataset)
         if not root.is_dir():
-            raise DatasetNotFoundError("There is no such folder.", path=root)
+            raise not_a_dataset(root)
         return root
     chosen = dataset.reader.episodes
     if len(dataset.episodes) != len(chosen):

@@ -15,6 +15,7 @@ from demoreel.storage.hub_calls import (
     LOG_IN_TO_WRITE,
     Hub,
     HubFile,
+    HubUnreachableError,
     answered_status,
     hub_endpoint,
     hub_error,
@@ -130,6 +131,12 @@ class Repository:
             refs = self._hub.refs(self.repo_id)
         except DatasetNotFoundError:
             return RepositoryState(exists=False)
+        except HubUnreachableError as error:
+            if is_offline():
+                raise
+            raise HubUnreachableError(
+                error.what, hint="check the network and HF_ENDPOINT, then push again", **error.where
+            ) from None
         head = refs.branches.get(self.branch) or refs.branches.get(MAIN)
         return RepositoryState(
             exists=True,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from demoreel.errors import DatasetNotFoundError, StoreError
 from demoreel.layouts.base import Reader, episode_files
+from demoreel.storage.amounts import ShareDone
 from demoreel.storage.hub_calls import Hub, HubFile, no_progress_bars
 from demoreel.storage.hub_revisions import Revision, accept_unmarked
 from demoreel.storage.names import OLD_METADATA, is_hidden, refuse_waiting_copy
@@ -171,7 +172,7 @@ class Snapshot:
             for file in parallel_map(self._download_one, files, most=_AT_A_TIME):
                 here += file.size
                 if report is not None:
-                    report(here / whole)
+                    report(ShareDone(here, whole, "bytes"))
 
     def _download_one(self, file: HubFile) -> None:
         for _ in range(_DELIVERIES):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,11 +25,13 @@ from demoreel.errors import (
     DiskFullError,
     MetadataError,
 )
+from demoreel.layouts.pending import refuse_waiting
 from demoreel.layouts.writing import EpisodeDraft, PathLike, Values, write_json
-from demoreel.model import Info, Stats
-from demoreel.model.stats import combine_stats
-from demoreel.storage.commit.journal import is_pending
+from demoreel.model import Feature, Info, Stats
+from demoreel.storage.commit.journal import clear_staging, is_pending, roll_forward
 from demoreel.storage.commit.staging import staged
+from demoreel.storage.commit.writer_lock import WriterLock
+from demoreel.storage.links import refuse_links_out
 from demoreel.storage.no_room import reason_of, says_no_room
 
 APPENDABLE = ("v3.0", "lance-video", "lance-native")
@@ -97,6 +99,10 @@ class Appender(Protocol):
         """
         ...
 
+    def redeclare(self, features: Mapping[str, Feature]) -> None:
+        """Commit more details of the features; their names, dtypes and shapes stay."""
+        ...
+
     def replace_stats(
         self, stats: Stats, *, approximate: Mapping[str, Sequence[str]] | None = None
     ) -> None:
@@ -106,6 +112,15 @@ class Appender(Protocol):
             stats: The statistics.
             approximate: Kinds that are not exactly those of the data, by feature; None if nothing
                 is known of that.
+        """
+        ...
+
+    def restate(self, **fields: Any) -> Info:
+        """Commit other fields of ``info.json``, and return it.
+
+        Args:
+            **fields: Sizes of files, which hold from now on; any other is one that demoreel does
+                not use. None takes such a one away.
         """
         ...
 
@@ -189,16 +204,22 @@ def open_appender(root: PathLike) -> Appender:
     """
     from demoreel.layouts.meta import read_info
 
-    info_path = Path(root) / "meta" / "info.json"
+    info_path = require_dataset(Path(root))
+    with no_room_is_an_error(Path(root)):
+        info = read_info(info_path)
+        return _appender_for(Path(root), info)
+
+
+def require_dataset(root: Path) -> Path:
+    """Return the file that describes a dataset; refuse to append to none."""
+    info_path = root / "meta" / "info.json"
     if not info_path.is_file():
         raise DatasetNotFoundError(
             "There is no dataset to append to.",
             hint="begin one with demoreel.create",
-            path=Path(root),
+            path=root,
         )
-    with no_room_is_an_error(Path(root)):
-        info = read_info(info_path)
-        return _appender_for(Path(root), info)
+    return info_path
 
 
 def _appender_for(root: Path, info: Info) -> Appender:
@@ -224,20 +245,24 @@ def _cannot_append(layout: str) -> ArgumentError:
     )
 
 
-def merged_stats(total: Stats, more: Stats) -> Stats:
-    """Return the statistics of both: exact but for quantiles.
+@contextmanager
+def only_writer(root: Path, doing: str) -> Iterator[None]:
+    """Hold the right to change a dataset in place, as the last writer left it.
 
-    Quantiles of the whole do not follow from those of its parts; their average, weighted by count,
-    is LeRobot's rule. Features that only ``total`` has keep what they have; features that only
-    ``more`` has are left out, for of the episodes before nothing is known.
+    Args:
+        root: The dataset's folder.
+        doing: What is refused while saved episodes wait to be encoded, e.g. ``edited``.
     """
-    merged = combine_stats([total, more]) or {}
-    for key, kinds in merged.items():
-        counts = [float(np.asarray(part[key]["count"]).reshape(-1)[0]) for part in (total, more)]
-        for name, value in total[key].items():
-            if name not in kinds and name in more[key] and value.shape == more[key][name].shape:
-                kinds[name] = (value * counts[0] + more[key][name] * counts[1]) / sum(counts)
-    return {key: merged.get(key, kinds) for key, kinds in total.items()}
+    refuse_links_out(root)
+    lock = WriterLock(root)
+    try:
+        lock.sign()
+        roll_forward(root)
+        clear_staging(root)
+        refuse_waiting(root, doing)
+        yield
+    finally:
+        lock.release(remove=True)
 
 
 @contextmanager

@@ -14,17 +14,16 @@ from demoreel.model.numbers import misfit, range_of
 from demoreel.storage.arrow import as_numpy, is_number
 
 
-def numbers(
-    array: pa.Array, feature: Feature, *, where: str, from_floats: bool = False
-) -> np.ndarray:
+def numbers(array: pa.Array, feature: Feature, *, where: str) -> np.ndarray:
     """Return a numeric column as an array of rows.
+
+    Values may be stored in another type if the declared one holds each of them: as for lerobot,
+    whole numbers may be stored as floats, which pandas makes of a column that once lacked a value.
 
     Args:
         array: The column.
         feature: What ``info.json`` says of it.
         where: The table, for errors.
-        from_floats: Whether whole numbers and booleans may be stored as floats: some tools make
-            floats of everything.
     """
     rows = len(array)
     values, shape_known = _flattened(_storage(array))
@@ -40,9 +39,7 @@ def numbers(
         )
     if values.null_count:
         raise TableError(f"Column {feature.key!r} has missing values.", file=where)
-    if not is_number(values.type) or not _kind_fits(
-        as_numpy(values).dtype, feature.numpy_dtype, from_floats
-    ):
+    if not is_number(values.type) or not _kind_fits(as_numpy(values).dtype, feature.numpy_dtype):
         raise TableError(
             f"Column {feature.key!r} holds {values.type}; info.json declares {feature.dtype}.",
             hint="the table and info.json were not written together",
@@ -59,6 +56,23 @@ def numbers(
         )
     as_declared = np.asarray(as_numpy(values), dtype=feature.numpy_dtype)
     return as_declared.reshape(rows, *feature.item_shape)
+
+
+def as_counts(column: pa.ChunkedArray) -> np.ndarray | None:
+    """Return a column that says which row is which; None where one is no whole number.
+
+    Some tools store such a column as a list of one, or as floats.
+    """
+    array = _storage(column.combine_chunks())
+    values, is_uneven = _flattened(array)
+    if len(values) != len(column) or (is_uneven and not _even(array, 1)):
+        return None
+    if not is_number(values.type) or values.null_count:
+        return None
+    found = as_numpy(values)
+    if found.dtype.kind in "iu":
+        return found
+    return None if misfit(found, np.dtype(np.int64)) is not None else found.astype(np.int64)
 
 
 def _storage(array: pa.Array) -> pa.Array:
@@ -90,11 +104,21 @@ def _even(array: pa.Array, wanted: int) -> bool:
     return bool((np.diff(edges) == wanted).all())
 
 
-def _kind_fits(given: np.dtype[Any], declared: np.dtype[Any], from_floats: bool) -> bool:
+def _kind_fits(given: np.dtype[Any], declared: np.dtype[Any]) -> bool:
     """Whether the declared kind of number may hold such values, as far as each of them fits."""
-    if given.kind in "biu":
-        return declared.kind in "biuf"
-    return declared.kind == "f" or (from_floats and declared.kind in "biu")
+    return given.kind in "biuf" and declared.kind in "biuf"
+
+
+def texts(array: pa.Array) -> pa.Array:
+    """Return a column of texts; some tools store each one as a list of one."""
+    array = _storage(array)
+    is_list = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
+    return (
+        array.flatten()
+        if (is_list or pa.types.is_fixed_size_list(array.type))
+        and (not array.null_count and _even(array, 1))
+        else array
+    )
 
 
 def images(array: pa.Array, *, key: str, where: str) -> pa.Array:

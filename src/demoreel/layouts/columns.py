@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from demoreel.errors import ArgumentError
+from demoreel.errors import ArgumentError, PictureError
 from demoreel.model import Feature
 from demoreel.model.numbers import cast_numbers
 from demoreel.storage.arrow import from_numpy
@@ -103,6 +103,12 @@ def to_arrow(values: np.ndarray | Sequence[Any], feature: Feature, *, length: in
     if len(values) != length:
         raise ArgumentError(
             f"Column {feature.key!r} has {len(values)} rows; the episode has {length} frames."
+        )
+    missing = sum(value is None for value in values) if feature.is_image else 0
+    if missing:
+        raise PictureError(
+            f"{missing} of {length} images of {feature.key!r} are missing from their table.",
+            hint="demoreel check names the table; leave its episodes out, or restore it",
         )
     try:
         if feature.is_language:

@@ -96,7 +96,7 @@ def _open_as_it_lies(
         )
     info_path = root / "meta" / "info.json"
     if not info_path.is_file():
-        raise _not_a_dataset(root)
+        raise not_a_dataset(root)
     waits = bool(folder.deferred("meta/episodes/"))
     info = read_info(info_path, is_whole=not waits)
     persisted = persisted_folders(root)
@@ -177,7 +177,7 @@ def _reader_for(
             meta, info = _of_version(folder, info, table, version, tag, tables)
         from demoreel.layouts.lance.reader import LanceReader
 
-        return LanceReader(
+        reader = LanceReader(
             root,
             info,
             layout,
@@ -189,6 +189,8 @@ def _reader_for(
             cache=folder.cache,
             before_episodes=folder.later(f"{meta.relative_to(root).as_posix()}/episodes/"),
         )
+        reader.folder = folder
+        return reader
     if version is not None or tag is not None:
         raise ArgumentError(
             f"This dataset's layout is {layout}; only Lance datasets have versions and tags.",
@@ -326,9 +328,18 @@ def _named_by_its_table(root: Path, tables: set[str], note: Note) -> tuple[str, 
     return "lance-frames", alone.pop()
 
 
-def _not_a_dataset(root: Path) -> DatasetNotFoundError:
+def not_a_dataset(root: Path) -> DatasetNotFoundError:
+    """Return what there is at a path that holds no dataset, and what to try instead."""
     if not root.exists():
-        return DatasetNotFoundError("There is nothing at this path.", path=root)
+        return DatasetNotFoundError(
+            "There is nothing at this path.", hint=_where_else(root), path=root
+        )
+    if not root.is_dir():
+        return DatasetNotFoundError(
+            "This is a file, not the folder of a dataset.",
+            hint="give the folder that contains meta/, data/ and videos/",
+            path=root,
+        )
     if (root / "_versions").is_dir():
         return DatasetNotFoundError(
             "This is a Lance table, not a dataset.",
@@ -346,3 +357,11 @@ def _not_a_dataset(root: Path) -> DatasetNotFoundError:
         hint="give the folder that contains meta/, data/ and videos/",
         path=root,
     )
+
+
+def _where_else(root: Path) -> str:
+    """Say where a dataset may be that is not at a path; owner/name may be one of the Hub."""
+    hint = "give the folder that contains meta/, data/ and videos/"
+    if len(root.parts) == 2 and not root.is_absolute() and root.parts[0] not in (".", ".."):
+        return f"{hint}; if it is on the Hub: demoreel pull {root} FOLDER"
+    return hint

@@ -15,6 +15,7 @@ from demoreel.media.video import Video, Videos
 from demoreel.model import Episodes, Info
 from demoreel.storage.commit.consistent import FolderState
 from demoreel.storage.folder import DatasetFolder
+from demoreel.storage.pointers import is_pointer_file
 
 
 class FileReader:
@@ -79,6 +80,20 @@ class FileReader:
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
         """Return the encoded images of an image camera."""
         return self._rows.objects(rows, self.info.features[camera])
+
+    def absent(self) -> tuple[list[str], list[str]]:
+        """Return the tables and videos that are not on this disk, and those not fetched by Git LFS.
+
+        Cost: a stat a file.
+        """
+        names: dict[str, None] = {}
+        for position in range(len(self.episodes)):
+            names[self.data_file(position)] = None
+            for camera in self.info.video_keys:
+                names[self.video_file(position, camera)] = None
+        sizes = {name: self.folder.known_size(name) for name in names}
+        pointers = [n for n, size in sizes.items() if is_pointer_file(self.root / n, size or 0)]
+        return [name for name, size in sizes.items() if size is None], pointers
 
     def _video(self, name: str) -> Video:
         return self._videos.open(name)

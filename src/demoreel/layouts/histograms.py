@@ -1,14 +1,8 @@
 """How often each level occurs in an episode's frames: a file beside the episodes' metadata.
 
 Statistics of several episodes' frames follow exactly from these counts, quantiles too; from the
-episodes' own statistics they do not. The files are demoreel's own, in a folder that no other
-program looks into, and are named like the file under ``meta/episodes`` that they came with::
-
-    meta/demoreel/histograms/chunk-000/file-000.parquet
-
-One row for each episode and camera, in any order. Another program may renumber or replace episodes
-without knowing of these files. So a row is never used for its number alone: the statistics that
-follow from it must be those that the episode's own metadata state; see
+episodes' own statistics they do not. One row for each episode and camera (``layouts/beside.py``).
+The statistics that follow from a row must be those that the episode's own metadata state; see
 ``stats.levels.validated_histograms``.
 """
 
@@ -17,31 +11,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from demoreel.errors import ArgumentError, MetadataError, UnknownKeyError, nearest, refuse_shortage
+from demoreel.errors import ArgumentError, UnknownKeyError, nearest
+from demoreel.layouts.beside import Beside, BesideWriter
 from demoreel.layouts.v3.files import FilePlace
-from demoreel.storage.parquet import open_parquet
 
-_IN_META = "demoreel/histograms"
-
-_SCHEMA = pa.schema(
-    [
-        ("episode_index", pa.int64()),
-        ("camera", pa.string()),
-        ("frames", pa.int64()),
-        ("channels", pa.int64()),
-        ("levels", pa.int64()),
-        ("first_level", pa.int64()),
-        ("counts", pa.list_(pa.int64())),
-    ]
-)
-_ROWS_AT_ONCE = 64
 _MOST_LEVELS = 65536
+
+HISTOGRAMS = Beside(
+    "histograms",
+    pa.schema(
+        [
+            ("episode_index", pa.int64()),
+            ("camera", pa.string()),
+            ("frames", pa.int64()),
+            ("channels", pa.int64()),
+            ("levels", pa.int64()),
+            ("first_level", pa.int64()),
+            ("counts", pa.list_(pa.int64())),
+        ]
+    ),
+    dictionary=["camera"],
+    # Neighbouring levels occur about as often: differences take few bits.
+    encodings={"counts.list.element": "DELTA_BINARY_PACKED"},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +59,12 @@ class Histogram:
 
 def histograms_name(place: FilePlace) -> str:
     """Return the path of a file, relative to the dataset's folder."""
-    return f"meta/{_IN_META}/chunk-{place.chunk:03d}/file-{place.file:03d}.parquet"
+    return HISTOGRAMS.path(place)
 
 
 def histogram_files(meta: Path) -> list[Path]:
     """Return the files below a folder of metadata; none where there are none."""
-    # Not what is no file: opening a pipe would wait for ever.
-    return sorted(path for path in (meta / _IN_META).glob("*/*.parquet") if path.is_file())
+    return HISTOGRAMS.files(meta)
 
 
 def check_histograms(histograms: Mapping[str, np.ndarray], cameras: Sequence[str]) -> None:
@@ -87,68 +82,21 @@ def check_histograms(histograms: Mapping[str, np.ndarray], cameras: Sequence[str
             )
 
 
-class HistogramWriter:
+class HistogramWriter(BesideWriter):
     """Writes a file of histograms, some at a time; use it as a context manager.
 
-    Takes about 1 to 3 kB on disk for each episode and camera of 8-bit frames. Where nothing is
-    added, no file is made.
+    Takes about 1 to 3 kB on disk for each episode and camera of 8-bit frames.
 
     Args:
         path: The file to make.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._waiting: list[Histogram] = []
-        self._writer: pq.ParquetWriter | None = None
+        super().__init__(path, HISTOGRAMS)
 
     def add(self, histogram: Histogram) -> None:
         """Take one; it is written with others."""
-        self._waiting.append(histogram)
-        if len(self._waiting) == _ROWS_AT_ONCE:
-            self._flush()
-
-    def copy(self, path: Path) -> None:
-        """Take all of another file, as they are."""
-        self._flush()
-        with open_parquet(path, kind=MetadataError) as parquet:
-            for table in parquet.blocks(_SCHEMA.names, rows=_ROWS_AT_ONCE):
-                self._write(table.cast(_SCHEMA))
-
-    def _flush(self) -> None:
-        if self._waiting:
-            rows = [_row_of(histogram) for histogram in self._waiting]
-            self._write(pa.Table.from_pylist(rows, schema=_SCHEMA))
-            self._waiting = []
-
-    def _write(self, table: pa.Table) -> None:
-        if self._writer is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Neighbouring levels occur about as often: differences take few bits.
-            self._writer = pq.ParquetWriter(
-                self._path,
-                _SCHEMA,
-                compression="zstd",
-                use_dictionary=["camera"],
-                column_encoding={"counts.list.element": "DELTA_BINARY_PACKED"},
-            )
-        self._writer.write_table(table)
-
-    def close(self) -> None:
-        """Write what is left and finish the file."""
-        self._flush()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.close()
-        elif self._writer is not None:
-            self._writer.close()
+        self.add_row(_row_of(histogram))
 
 
 def write_histograms(path: Path, histograms: Iterable[Histogram]) -> None:
@@ -163,14 +111,8 @@ def read_histograms(meta: Path) -> Iterator[Histogram]:
 
     Cost: reads the files once; memory for 64 of them at a time.
     """
-    for path in histogram_files(meta):
-        try:
-            with open_parquet(path, kind=MetadataError) as parquet:
-                for table in parquet.blocks(_SCHEMA.names, rows=_ROWS_AT_ONCE):
-                    yield from _histograms(table.cast(_SCHEMA))
-        except (pa.ArrowException, OSError, MetadataError) as error:
-            refuse_shortage(error)
-            continue  # a damaged file is as good as none: statistics become approximate
+    for table in HISTOGRAMS.tables(meta):
+        yield from _histograms(table)
 
 
 def _row_of(histogram: Histogram) -> dict[str, object]:

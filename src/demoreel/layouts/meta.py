@@ -31,6 +31,7 @@ TEXTS = pa.list_(pa.string())
 _MOST_ROWS = 1 << 26  # of a table in meta/: each becomes a Python object, or a few numbers
 _NUMBERS = ("episode_index", "length")
 _TASK_TEXTS = ("task", "__index_level_0__")  # the second is what pandas calls an index
+_MOST_PANDAS = 1 << 20  # bytes of what pandas says of a table
 _BROKEN = (*UNREADABLE, ValueError, OverflowError)  # a MetadataError about a limit is one, too
 _INFO_COPIES = 4  # parsed, checked, changed and written: at once, in a conversion
 
@@ -135,33 +136,46 @@ def _task_lines(path: Path, note: Note) -> TaskList:
             wrong = MetadataError(f"A task has no {error}.", file=path, line=number)
             note(Problem("tasks-unreadable", wrong))
             continue
-        if not isinstance(index, int) or text is None:
+        if isinstance(index, float) and index.is_integer():
+            note(_stored_as("task_index", "double", path))
+        elif not isinstance(index, int) or text is None:
             wrong = MetadataError("A task has no index or no text.", file=path, line=number)
             note(Problem("tasks-unreadable", wrong, is_fatal=False))
     return TaskList(*map(list, zip(*found.values(), strict=True))) if found else TaskList([], [])
 
 
 def _task_table(path: Path, note: Note) -> TaskList | None:
-    wanted = ("task_index", *_TASK_TEXTS)
-    table = _read_columns(path, note, "tasks-unreadable", "The tasks", wanted.__contains__)
+    table = _read_columns(path, note, "tasks-unreadable", "The tasks", lambda _: True)
     if table is None:
         return None
+    labels = _index_of_pandas(table)
     names = table.column_names
-    text = next((name for name in _TASK_TEXTS if name in names), None)
-    if text is None or "task_index" not in names:
+    others = [name for name in labels if name in names and name != "task_index"]
+    text = next((name for name in (*_TASK_TEXTS, *others) if name in names), None)
+    if text is None or ("task_index" not in names and labels.get("task_index") is None):
         wrong = MetadataError("The tasks file has no task and task_index columns.", file=path)
         note(Problem("tasks-unreadable", wrong))
         return None
-    indices, texts = (table.column(name).to_pylist() for name in ("task_index", text))
-    none = [place for place, index in enumerate(indices) if not isinstance(index, int)]
-    if none or not pa.types.is_integer(table["task_index"].type):
-        wrong = MetadataError("The tasks file has a task_index that is no number.", file=path)
-        note(Problem("tasks-unreadable", wrong, count=max(1, len(none))))
+    if text not in labels:
+        wrong = MetadataError(
+            f"The texts of the tasks are in the column {text!r}, which is not the table's index: "
+            "lerobot gives a number as the task.",
+            file=path,
+        )
+        note(Problem("tasks-not-index", wrong, is_fatal=False))
+    elif len(labels) > 1:
+        wrong = MetadataError(
+            f"The table's index has {len(labels)} columns: lerobot gives a tuple as the task.",
+            file=path,
+        )
+        note(Problem("tasks-not-index", wrong, is_fatal=False))
+    indices = list(_task_indices(table, labels, path, note))
+    texts = table.column(text).to_pylist()
     if None in texts:
         wrong = MetadataError("The tasks file has a task without a text.", file=path)
         note(Problem("tasks-unreadable", wrong, is_fatal=False, count=texts.count(None)))
-    kept = [place for place, index in enumerate(indices) if isinstance(index, int)]
-    return TaskList([indices[place] for place in kept], [str(texts[place]) for place in kept])
+    known = [(i, str(text)) for i, text in zip(indices, texts, strict=True) if i is not None]
+    return TaskList([index for index, _ in known], [text for _, text in known])
 
 
 # Episodes
@@ -252,7 +266,10 @@ def _episode_columns(
             hint="info.json and meta/episodes were not written together",
             file=path,
         )
-        note(Problem("episodes-column-missing", wrong))
+        if name.startswith("data/"):  # the tables' rows tell, too
+            note(Problem("episodes-place-missing", wrong, is_fatal=False))
+        else:
+            note(Problem("episodes-column-missing", wrong))
     if not present.issuperset(_NUMBERS):
         return None
     columns: dict[str, Any] = {}
@@ -261,7 +278,8 @@ def _episode_columns(
             columns[name] = _numbers(table.column(name), name, path, note)
             continue
         try:
-            columns[name] = table.column(name).cast(TEXTS)
+            texts = table.column(name)
+            columns[name] = texts if texts.type == TEXTS else texts.cast(TEXTS)
         except pa.ArrowException:
             wrong = MetadataError("The column 'tasks' does not hold texts.", file=path)
             note(Problem("episodes-value-missing", wrong, is_fatal=False))
@@ -280,12 +298,15 @@ def _numbers(column: pa.ChunkedArray, name: str, path: Path, note: Note) -> np.n
     if column.null_count:
         wrong("has missing values", column.null_count)
     try:
-        cast = column.cast(kind)
+        # Most are of that type: then Arrow's functions, which are slow to import, are not needed.
+        cast = column if column.type == kind else column.cast(kind)
     except _BROKEN:
         wrong("does not hold numbers")
         return np.full(len(column), missing)
     if not is_number(column.type) and not pa.types.is_null(column.type):
         wrong(f"holds {quoted(str(column.type))}, not numbers", is_fatal=False)
+    elif is_number(column.type) and not is_seconds and not pa.types.is_integer(column.type):
+        note(_stored_as(name, column.type, path))
     return as_numpy(cast.fill_null(missing) if cast.null_count else cast)
 
 
@@ -333,8 +354,11 @@ def no_episodes(path: Path) -> Problem:
 
 
 def _count(value: object, name: str, path: Path, line: int, note: Note) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62:
-        return value
+    whole = _whole(value)
+    if whole is not None and 0 <= whole < 1 << 62:
+        if isinstance(value, float):
+            note(_stored_as(name, "double", path))
+        return whole
     error = MetadataError(f"An episode has no {name}.", file=path, line=line)
     note(Problem("episodes-value-missing", error))
     return int(MISSING)
@@ -396,13 +420,18 @@ class RecordedStats:
 
 
 def read_v2_stats(
-    meta: Path, note: Note = refuse, *, most_bytes: int | None = None
+    meta: Path,
+    note: Note = refuse,
+    *,
+    lengths: Mapping[int, int] | None = None,
+    most_bytes: int | None = None,
 ) -> RecordedStats | None:
     """Read the statistics of v2.0 (``stats.json``) or v2.1 (``episodes_stats.jsonl``).
 
     Args:
         meta: The folder of the metadata.
         note: Takes the problems.
+        lengths: Frames by ``episode_index``: counts of statistics that have none.
         most_bytes: How much of the episodes' statistics is read; None is all of them.
 
     Returns:
@@ -419,6 +448,9 @@ def read_v2_stats(
             note(Problem("stats-unreadable", wrong, is_fatal=False))
             episode = -1
         stats = stats_from_json(line.get("stats"), where=str(each), note=note, episode=episode)
+        length = (lengths or {}).get(episode)
+        for kinds in stats.values() if length is not None else ():
+            kinds.setdefault("count", np.array([length]))
         parts.append((episode, stats))
     try:
         whole = combine_stats([stats for _, stats in parts])
@@ -435,6 +467,54 @@ def read_v2_stats(
 
 def _noting(code: str, note: Note) -> Callable[[MetadataError], None]:
     return lambda error: note(Problem(code, error))
+
+
+def _index_of_pandas(table: pa.Table) -> dict[str, range | None]:
+    """Return the columns that pandas takes for a table's index; ranges are stored as such."""
+    said = (table.schema.metadata or {}).get(b"pandas", b"")
+    if len(said) > _MOST_PANDAS:
+        return {}
+    found: dict[str, range | None] = {}
+    try:
+        for each in json.loads(said)["index_columns"]:
+            if isinstance(each, str):
+                found[each] = None
+            elif each["kind"] == "range":
+                numbers = range(each["start"], each["stop"], each["step"])
+                found[str(each["name"])] = numbers if len(numbers) == len(table) else None
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return {}
+    return found
+
+
+def _task_indices(
+    table: pa.Table, labels: Mapping[str, range | None], path: Path, note: Note
+) -> Iterable[int | None]:
+    """Return the index of each task; None where it is no whole number, which is a problem."""
+    stored = labels.get("task_index")
+    if "task_index" not in table.column_names and stored is not None:
+        return stored
+    column = table.column("task_index")
+    indices = [_whole(index) for index in column.to_pylist()]
+    none = indices.count(None)
+    if none or not is_number(column.type):
+        wrong = MetadataError("The tasks file has a task_index that is no number.", file=path)
+        note(Problem("tasks-unreadable", wrong, count=max(1, none)))
+    elif not pa.types.is_integer(column.type):
+        note(_stored_as("task_index", column.type, path))
+    return indices
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _stored_as(name: str, kind: object, path: Path) -> Problem:
+    """Return the problem that whole numbers are stored in another type: every value is there."""
+    error = MetadataError(f"The column {name!r} holds {kind}, not whole numbers.", file=path)
+    return Problem("column-stored-type", error, is_fatal=False)
 
 
 def _read_columns(

@@ -273,6 +273,11 @@ class PendingReader:
         )
         return None
 
+    def waiting_times(self, position: int) -> Mapping[str, np.ndarray]:
+        """Return when the frames of an episode that waits were captured, by clock."""
+        place = self._place(position)
+        return {} if place is None else self._persisted[place].times
+
     def _place(self, position: int) -> int | None:
         """Return which of the waiting episodes stands at a position; None for committed ones."""
         return position - self.committed if position >= self.committed else None

@@ -52,6 +52,8 @@ from demoreel.media.images import decode_depth_image, decode_image
 from demoreel.media.packet_file import read_packets
 from demoreel.media.video import Codec, PacketIndex, Video, index_packets, index_video
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
+from demoreel.model.clocks import ROWS as ROWS_CLOCK
+from demoreel.model.clocks import capture_key
 from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.local import LocalFile, open_file
 from demoreel.storage.store import ReadsNow
@@ -341,11 +343,13 @@ class PersistedRows:
         tasks: The task of every row.
         columns: Every column that is no camera: arrays of numbers, lists of others.
         images: The encoded images of image cameras.
+        times: When the rows were captured, by clock, where that is no column.
     """
 
     tasks: list[str]
     columns: dict[str, Any]
     images: dict[str, list[bytes]] = field(default_factory=dict)
+    times: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def write_rows(path: Path, rows: PersistedRows, info: Info) -> str:
@@ -353,6 +357,7 @@ def write_rows(path: Path, rows: PersistedRows, info: Info) -> str:
     length = len(rows.tasks)
     given = {**rows.columns, **rows.images}
     columns = {key: to_arrow(given[key], info.features[key], length=length) for key in given}
+    columns |= {capture_key(c): pa.array(times, pa.int64()) for c, times in rows.times.items()}
     table = pa.table({_TASKS: pa.array(rows.tasks, pa.string()), **columns})
     with open(path, "wb") as file:
         hashed = _Hashed(file)
@@ -427,7 +432,13 @@ def read_rows(
             for key, feature in info.features.items()
             if key not in DEFAULT_FEATURES and not feature.is_video
         }
-        given = set(table.column_names) - {_TASKS, "timestamp"}
+        beside = {clock: capture_key(clock) for clock in (ROWS_CLOCK, *info.cameras)}
+        beside = {
+            clock: key
+            for clock, key in beside.items()
+            if key in table.column_names and key not in wanted
+        }
+        given = set(table.column_names) - {_TASKS, "timestamp", *beside.values()}
         if given != set(wanted) or not all(isinstance(task, str) for task in tasks):
             raise TableError(
                 f"The rows of a saved episode have other columns: {sorted(given ^ set(wanted))}.",
@@ -443,12 +454,20 @@ def read_rows(
         if "timestamp" in table.column_names:
             array = table.column("timestamp").combine_chunks()
             columns["timestamp"] = _values(array, info.features["timestamp"], str(path))
+        times = {
+            clock: _values(table.column(key).combine_chunks(), _time_feature(key), str(path))
+            for clock, key in beside.items()
+        }
     except (*UNREADABLE, ValueError, KeyError, struct.error, IndexError) as error:
         if isinstance(error, TableError):
             raise
         what = f"The rows of a saved episode cannot be read ({error})."
         raise TableError(what, file=path) from error
-    return PersistedRows(tasks, columns, encoded)
+    return PersistedRows(tasks, columns, encoded, times)
+
+
+def _time_feature(key: str) -> Feature:
+    return Feature(key, "int64", (1,))
 
 
 def most_text(frames: int) -> int:
@@ -458,7 +477,7 @@ def most_text(frames: int) -> int:
 
 def _most_bytes(info: Info, frames: int) -> int:
     """Return how large a file of so many rows can be; a stranger's may be sparse and endless."""
-    row = 0
+    row = 72 * (1 + len(info.cameras))  # of times
     for key, feature in info.features.items():
         if key in DEFAULT_FEATURES or feature.is_video:
             continue
@@ -539,7 +558,7 @@ class PersistedEpisode:
         rows = read_rows(
             self.manifest.rows, info, images=False, frames=frames, digest=self._rows_digest
         )
-        self.tasks, self.columns = rows.tasks, rows.columns
+        self.tasks, self.columns, self.times = rows.tasks, rows.columns, rows.times
         self.cameras = {camera.key: camera for camera in self.manifest.cameras}
         for camera in self.manifest.cameras:
             path = folder / MANIFEST

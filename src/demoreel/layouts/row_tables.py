@@ -24,6 +24,7 @@ from demoreel.media.packet_bytes import PACKETS_COLUMN
 from demoreel.model import Feature
 from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.folder import DatasetFolder
+from demoreel.storage.pointers import FETCH
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset as ArrowDataset
@@ -242,8 +243,8 @@ def _refuse_missing(reader: FileReader, names: Sequence[str]) -> None:
     for name in names:
         if not (reader.root / name).is_file():
             raise TableError(
-                "A table that the metadata names is missing.",
-                hint="fetch or restore the file",
+                "A table that the metadata names is missing: not downloaded, moved or deleted.",
+                hint=FETCH,
                 dataset=reader.root,
                 file=name,
             )

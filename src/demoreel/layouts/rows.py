@@ -26,12 +26,13 @@ from demoreel.layouts.column_store import ColumnStore, PassingColumns, StoredNum
 from demoreel.layouts.find_rows import find_rows, runs
 from demoreel.layouts.language import parsed_rows
 from demoreel.model import Episodes, Feature, Info
-from demoreel.storage.arrow import UNREADABLE, as_numpy, is_number
+from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.commit.consistent import FolderState
 from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.forks import renew_in_children
 from demoreel.storage.lru import ByteCache
 from demoreel.storage.parquet import Parquet
+from demoreel.storage.pointers import FETCH
 
 T = TypeVar("T")
 
@@ -221,14 +222,14 @@ class ParquetRows(StoredNumbers):
 
     def _counting(self, table: pa.Table, key: str, name: str) -> np.ndarray:
         """Return a column that says which row is which."""
-        column = table.column(key)
-        if not is_number(column.type) or column.null_count:
+        whole = arrow_in.as_counts(table.column(key))
+        if whole is None:
             raise self._error(
-                f"The table's {key} is not a number in every row.",
+                f"The table's {key} is not a whole number in every row.",
                 name,
                 hint="restore the file, or mend the dataset with demoreel repair",
             )
-        return as_numpy(column)
+        return whole
 
     def _positions_in(self, position: int) -> np.ndarray:
         """Return the positions of the episodes that share this one's file."""
@@ -405,6 +406,8 @@ class ParquetRows(StoredNumbers):
         if feature.is_image:
             where = f"{self._folder.uri}/{key[0][0]}"
             array = arrow_in.images(array, key=feature.key, where=where)
+        elif feature.is_string:
+            array = arrow_in.texts(array)
         self._arrow.put(key, array, weight * array.nbytes)
         if array.nbytes > _LARGE:
             pa.default_memory_pool().release_unused()  # what it took the place of
@@ -417,9 +420,9 @@ class ParquetRows(StoredNumbers):
             raise
         except FileNotFoundError as error:
             raise self._error(
-                "A table that the metadata names is missing.",
+                "A table that the metadata names is missing: not downloaded, moved or deleted.",
                 name,
-                hint="fetch or restore the file",
+                hint=FETCH,
             ) from error
         except UNREADABLE as error:
             raise self._error(

@@ -70,6 +70,7 @@ class EpisodeDraft:
         stats: The episode's statistics; empty where there are none.
         histograms: For cameras whose levels were counted, channels x levels: the very counts that
             their statistics follow from.
+        capture_times: When its frames were captured, by clock; see ``layouts/capture_times.py``.
         replaces: Files, relative to the dataset's folder, that the same commit deletes: the
             manifest of a persisted episode, which is committed or waits, and never both.
     """
@@ -80,6 +81,7 @@ class EpisodeDraft:
     images: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     stats: Stats = field(default_factory=dict)
     histograms: Mapping[str, np.ndarray] = field(default_factory=dict)
+    capture_times: Mapping[str, np.ndarray] = field(default_factory=dict)
     replaces: Sequence[str] = ()
 
     @property

@@ -19,11 +19,17 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import av
 import numpy as np
-from av.video.reformatter import Interpolation, VideoReformatter
+
+from demoreel.packages import load_late
+
+if TYPE_CHECKING:
+    import av
+    from av.video.reformatter import VideoReformatter
+else:
+    av = load_late("av")
 
 _BILINEAR = 2
 _FULL_RANGE = 2
@@ -142,10 +148,11 @@ def _loaded(name: str) -> Any:
     """Return a library that is loaded already, and is PyAV's: others may have brought their own."""
     if not os.path.exists(_MAPS):
         return None
+    # First of all: this may be what loads PyAV, and with it the library.
+    home = os.path.dirname(os.path.dirname(os.path.abspath(av.__file__)))
     with open(_MAPS) as maps:
         lines = [line.split(maxsplit=5) for line in maps if f"/{name}" in line]
     paths = {line[5].strip() for line in lines if len(line) == 6}
-    home = os.path.dirname(os.path.dirname(os.path.abspath(av.__file__)))
     own = {path for path in paths if path.startswith(os.path.join(home, "av.libs"))}
     found = own or paths
     return ctypes.CDLL(found.pop()) if len(found) == 1 else None
@@ -169,10 +176,19 @@ _GBR_TO_RGB = (1, 2, 0)  # planes come as G, B, R
 _PIXELS_TO_COMPARE = 1 << 16
 _MOST_TRIALS = 64
 
+
 # PyAV before 17, which lerobot needs, has no threads= (it converts on one), and takes every
 # frame for BT.601 in limited range unless it is told what the frame says of itself.
-_OLD_PYAV = int(av.__version__.split(".")[0]) < 17
-ONE_THREAD: dict[str, Any] = {} if _OLD_PYAV else {"threads": 1}
+@cache
+def _is_old_pyav() -> bool:
+    return int(av.__version__.split(".")[0]) < 17
+
+
+def one_thread() -> dict[str, Any]:
+    """Return the arguments that let PyAV convert a frame in this thread."""
+    return {} if _is_old_pyav() else {"threads": 1}
+
+
 _BT709, _BT601 = 1, 5
 
 
@@ -227,7 +243,7 @@ class Painter:
         key = (form, frame.format.name, frame.width, frame.height, width, height)
         reformatter = self._reformatters.get(key)
         if reformatter is None:
-            reformatter = self._reformatters[key] = VideoReformatter()
+            reformatter = self._reformatters[key] = av.video.reformatter.VideoReformatter()
             if len(self._reformatters) > _MOST_REFORMATTERS:
                 self._reformatters.popitem(last=False)
         return reformatter.reformat(
@@ -235,8 +251,8 @@ class Painter:
             width=width,
             height=height,
             format=form,
-            interpolation=Interpolation.BILINEAR,
-            **(_colours_of(frame) if _OLD_PYAV else ONE_THREAD),
+            interpolation=av.video.reformatter.Interpolation.BILINEAR,
+            **(_colours_of(frame) if _is_old_pyav() else one_thread()),
         )
 
 

@@ -19,18 +19,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import av
 import numpy as np
 
 from demoreel.errors import VideoError
 from demoreel.media.colour import Painter
 from demoreel.media.video import Codec, PacketIndex, Video
 from demoreel.model.limits import limit
+from demoreel.packages import load_late
 from demoreel.storage.seekable import Bytes
 from demoreel.storage.store import StoredFile
 from demoreel.storage.threads import Threads, interrupted
+
+if TYPE_CHECKING:
+    import av
+else:
+    av = load_late("av")
 
 _MOST_CODECS = 8
 _LEAD_IN = 64  # packets; H.264 keeps 16 frames, and some of its B-frames are not kept

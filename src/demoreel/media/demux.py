@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import av
 import numpy as np
 
 from demoreel.errors import VideoError
 from demoreel.media.mp4 import Tracks
 from demoreel.media.video import DECODERS, Codec, PacketIndex, index_packets
+from demoreel.packages import load_late
 from demoreel.storage.local import open_file
 from demoreel.storage.seekable import Bytes, Seekable
+
+if TYPE_CHECKING:
+    import av
+else:
+    av = load_late("av")
 
 _SOFTWARE = {"av1": "libdav1d"}
 _BUFFER = 1 << 20
 _BLOCK_HEADER = 256  # more than any container puts between a block's beginning and its bytes
 
 
-_Open = Callable[[], av.container.InputContainer]
+_Open = Callable[[], "av.container.InputContainer"]
 
 # A stranger's file must not name another one. FFmpeg is given bytes and no path, only containers
 # that hold their own packets (no playlists, no patterns of file names), no protocol for what such a

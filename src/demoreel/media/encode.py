@@ -13,19 +13,12 @@ import threading
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-import av
 import numpy as np
-from av.container import OutputContainer
-from av.error import FFmpegError
-from av.video.format import VideoFormat
-from av.video.frame import PictureType
-from av.video.reformatter import VideoReformatter
-from av.video.stream import VideoStream
 
 from demoreel.errors import ArgumentError, VideoError
-from demoreel.media.colour import ONE_THREAD
+from demoreel.media.colour import one_thread
 from demoreel.media.settings import (
     LOSSLESS_DEPTH,
     LOSSLESS_DEPTH_16,
@@ -34,6 +27,14 @@ from demoreel.media.settings import (
     encoder_options,
     exact_rate,
 )
+from demoreel.packages import load_late
+
+if TYPE_CHECKING:
+    import av
+    from av.container import OutputContainer
+    from av.video.stream import VideoStream
+else:
+    av = load_late("av")
 
 __all__ = [
     "LOSSLESS_DEPTH",
@@ -114,7 +115,7 @@ class VideoEncoder:
         self._delay = min(self.settings.b_frames, 2)
         self._rate = exact_rate(fps)
         self._gray = self.settings.pix_fmt.startswith("gray")
-        self._reformatter = VideoReformatter()
+        self._reformatter = av.video.reformatter.VideoReformatter()
         self._container: OutputContainer | None = None
         self._stream: VideoStream | None = None
         self._ended: VideoStream | None = None
@@ -124,7 +125,7 @@ class VideoEncoder:
             self._stream = self._open_stream(threads or _threads_for(width * height))
             self._container.start_encoding()  # opens the file: a bad path is known now
             self._replay()
-        except (FFmpegError, OSError, ValueError) as error:
+        except (av.error.FFmpegError, OSError, ValueError) as error:
             self.abort()
             raise VideoError(
                 f"Images of {width}x{height} cannot be encoded as {self.settings.codec} "
@@ -153,7 +154,7 @@ class VideoEncoder:
         frame.pts = self.frames
         frame.time_base = 1 / self._rate
         frame.pict_type = (
-            PictureType.NONE
+            av.video.frame.PictureType.NONE
         )  # a decoder's would force the encoder's choice of B-frames
         self._write(frame)
         self.frames += 1
@@ -175,7 +176,7 @@ class VideoEncoder:
         container = self._let_go()
         try:
             container.close()
-        except (FFmpegError, OSError) as error:
+        except (av.error.FFmpegError, OSError) as error:
             self.path.unlink(missing_ok=True)
             raise VideoError(f"The video was not finished: {error}.", file=self.path) from error
         if self._packets != self.frames:
@@ -194,7 +195,7 @@ class VideoEncoder:
         container = self._let_go()
         try:
             container.close()
-        except (FFmpegError, OSError, ValueError):
+        except (av.error.FFmpegError, OSError, ValueError):
             pass  # The file is about to be removed; what ended the encoding is the news.
         finally:
             self.path.unlink(missing_ok=True)
@@ -217,7 +218,7 @@ class VideoEncoder:
             # SVT-AV1 prints its settings to stderr; the variable is its only switch.
             os.environ.setdefault("SVT_LOG", "1")
         stream = cast(
-            VideoStream,
+            "VideoStream",
             self._container.add_stream(
                 settings.encoder_name,
                 rate=self._rate,
@@ -255,7 +256,7 @@ class VideoEncoder:
         if self._gray:
             return av.VideoFrame.from_ndarray(image, format=self.settings.pix_fmt)
         frame = av.VideoFrame.from_ndarray(image, format="rgb24")
-        return self._reformatter.reformat(frame, format=self._input_format, **ONE_THREAD)
+        return self._reformatter.reformat(frame, format=self._input_format, **one_thread())
 
     @property
     def _input_format(self) -> str:
@@ -271,7 +272,7 @@ class VideoEncoder:
                 if self._log is not None:
                     self._log.append(int(packet.pts or 0), packet.is_keyframe, bytes(packet))
                 self._mux(packet)
-        except (FFmpegError, OSError) as error:
+        except (av.error.FFmpegError, OSError) as error:
             self.abort()
             raise VideoError(
                 f"Encoding frame {self.frames} failed: {error}.", file=self.path
@@ -300,13 +301,29 @@ class VideoEncoder:
             packet.pts, packet.duration, packet.is_keyframe = frame, 1, keyframe
             try:
                 self._mux(packet)
-            except FFmpegError as error:
+            except av.error.FFmpegError as error:
                 raise VideoError(
                     f"A packet that was encoded before cannot be written: {error}.",
                     file=self.path,
                     frame=frame,
                 ) from error
         self.frames = self._packets
+
+
+def encoder_problem(encoder: str) -> str | None:
+    """Return why FFmpeg's encoder of this name is of no use here; None if it opens."""
+    try:
+        context = cast("av.VideoCodecContext", av.CodecContext.create(encoder, "w"))
+    except (ValueError, av.error.FFmpegError):
+        return f"FFmpeg has no encoder {encoder!r} here."
+    try:
+        context.width, context.height, context.time_base = 640, 480, Fraction(1, 30)
+        context.pix_fmt = "nv12" if encoder in _SEMIPLANAR else "yuv420p"
+        context.open()
+    except (ValueError, OSError, av.error.FFmpegError) as error:
+        why = getattr(error, "strerror", None) or error
+        return f"The encoder {encoder!r} does not start on this machine ({why})."
+    return None
 
 
 def _threads_for(pixels: int) -> int:
@@ -321,7 +338,7 @@ def _check_size(path: Path, settings: VideoSettings, width: int, height: int) ->
     if settings.codec not in ("h264", "hevc"):
         return
     try:
-        form = VideoFormat(settings.pix_fmt, width, height)
+        form = av.video.format.VideoFormat(settings.pix_fmt, width, height)
     except ValueError as error:
         raise VideoError(
             f"There is no pixel format {settings.pix_fmt!r}: {error}.", file=path

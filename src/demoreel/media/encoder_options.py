@@ -122,6 +122,7 @@ PRESETS: Mapping[str, Accepts] = MappingProxyType(
         "vp9": _number(-8, 8),
         "mpeg4": _NO_PRESET,
         "ffv1": _NO_PRESET,
+        "libaom-av1": _NO_PRESET,
         "h264_videotoolbox": _NO_PRESET,
         "hevc_videotoolbox": _NO_PRESET,
         "h264_nvenc": _NVENC_SPEEDS,

@@ -21,14 +21,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-import simplejpeg
-from PIL import Image, UnidentifiedImageError
 
 from demoreel.errors import ArgumentError, PictureError
 from demoreel.model.limits import refuse_above
+from demoreel.packages import load_late
+
+if TYPE_CHECKING:
+    import simplejpeg
+    from PIL import Image
+else:
+    simplejpeg, Image = load_late("simplejpeg"), load_late("PIL.Image")
 
 _JPEG = b"\xff\xd8\xff"
 _SCAN = b"\xff\xda"  # never in a scan's own bytes
@@ -37,20 +43,22 @@ _MOST_SCANS = 100  # encoders make about ten; each is a pass over all pixels, an
 # Pillow has dozens of formats, among them some that start programs (EPS).
 _FORMATS = ("PNG", "JPEG", "TIFF", "WEBP", "BMP", "GIF")
 _desks = threading.local()
-_UNREADABLE = (
-    UnidentifiedImageError,
-    Image.DecompressionBombError,
-    MemoryError,
-    OSError,
-    ValueError,
-    SyntaxError,
-)
 
 CodecName = Literal["jpeg", "png", "webp-lossless", "source"]
 Subsampling = Literal[0, 1, 2]
 _CHROMA = {0: "444", 1: "422", 2: "420"}
 _PNG: dict[str, Any] = {"format": "PNG", "compress_level": 1}
+_TIFF: dict[str, Any] = {"format": "TIFF", "compression": "raw"}
 _WEBP: dict[str, Any] = {"format": "WEBP", "lossless": True, "method": 0, "quality": 0}
+
+
+@cache
+def _unreadable() -> tuple[type[BaseException], ...]:
+    """Return what Pillow raises for files that it cannot read."""
+    from PIL import UnidentifiedImageError
+
+    bomb = Image.DecompressionBombError
+    return (UnidentifiedImageError, bomb, MemoryError, OSError, ValueError, SyntaxError)
 
 
 def decode_image(
@@ -140,7 +148,7 @@ def _readable(data: bytes | None) -> Iterator[bytes]:
         raise PictureError("An image is missing from its table.")
     try:
         yield data
-    except _UNREADABLE as error:
+    except _unreadable() as error:
         if isinstance(error, PictureError):
             raise
         raise PictureError(f"An image does not decode ({error}).") from error
@@ -230,7 +238,7 @@ def decode_depth_image(
             return np.array(image, dtype=np.float32)
     except PictureError:
         raise
-    except _UNREADABLE as error:
+    except _unreadable() as error:
         raise PictureError(f"A depth image does not decode ({error}).") from error
 
 
@@ -242,6 +250,12 @@ def image_size(data: bytes | None) -> tuple[int, int]:
             return height, width
         with open_image(encoded) as image:
             return image.height, image.width
+
+
+def has_colour(data: bytes | None) -> bool:
+    """Whether an encoded image has red, green and blue, from its header alone."""
+    with _readable(data) as encoded, open_image(encoded) as image:
+        return image.mode in ("RGB", "RGBA", "P", "CMYK", "YCbCr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,17 +302,19 @@ def encode_image(image: np.ndarray, codec: ImageCodec) -> bytes:
     """Encode one image; releases the GIL for most of the work.
 
     Args:
-        image: RGB (height, width, 3; uint8), or depth codes (height, width; uint16), which are
-            always stored without loss as PNG of 16 bits.
+        image: RGB (height, width, 3; uint8), or depth (height, width), which is always stored
+            without loss: uint16 as PNG of 16 bits, float32 as TIFF.
         codec: How to encode colours.
     """
     try:
         if image.dtype == np.uint16 and image.ndim == 2:
             return _pillow(image, _PNG)
+        if image.dtype == np.float32 and image.ndim == 2:
+            return _pillow(image, _TIFF)
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             raise ArgumentError(
-                f"An image is (height, width, 3) of uint8 or (height, width) of uint16, not "
-                f"{image.shape} of {image.dtype}."
+                f"An image is (height, width, 3) of uint8, or (height, width) of uint16 or "
+                f"float32, not {image.shape} of {image.dtype}."
             )
         if codec.name == "jpeg":
             encoded: bytes = simplejpeg.encode_jpeg(

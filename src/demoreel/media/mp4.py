@@ -16,6 +16,7 @@ import numpy as np
 from demoreel.errors import VideoError
 from demoreel.media.video import Codec, PacketIndex, index_packets
 from demoreel.model.limits import limit, refuse_above
+from demoreel.storage.pointers import is_pointer, not_fetched
 from demoreel.storage.seekable import Bytes
 
 _HEAD = 1 << 16  # first read: enough for the boxes before mdat, and often for all of moov
@@ -304,6 +305,8 @@ def _find_moov(file: Bytes, name: str) -> bytes | None:
             "The video is empty (0 bytes).", hint="restore the file", code="video-empty", file=name
         )
     head = file.read(0, _HEAD)
+    if is_pointer(head):
+        raise not_fetched(VideoError, name)
     if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide"):
         return None
     at = 0

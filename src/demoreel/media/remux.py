@@ -13,18 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import cast
-
-import av
-from av.container import InputContainer, OutputContainer
-from av.error import FFmpegError
-from av.packet import Packet
-from av.video.stream import VideoStream
+from typing import TYPE_CHECKING, cast
 
 from demoreel.errors import ArgumentError, VideoError
 from demoreel.media.demux import open_container
 from demoreel.media.settings import exact_rate
+from demoreel.packages import load_late
 from demoreel.storage.local import open_file
+
+if TYPE_CHECKING:
+    import av
+    from av.container import InputContainer, OutputContainer
+    from av.packet import Packet
+    from av.video.stream import VideoStream
+else:
+    av = load_late("av")
 
 _SELF_DESCRIBING = ("av1", "vp9")
 """Codecs whose keyframes carry all that their header says, so headers may differ."""
@@ -98,7 +101,7 @@ def join(
     try:
         with av.open(str(target), "w", format="mp4") as output:
             _copy_all(sources, orders, output, rate=rate, delay=delay)
-    except (FFmpegError, OSError) as error:
+    except (av.error.FFmpegError, OSError) as error:
         Path(target).unlink(missing_ok=True)
         raise VideoError(f"The videos could not be joined: {error}.", file=target) from error
     except BaseException:
@@ -174,7 +177,7 @@ def _presentation_order(
 def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[InputContainer, VideoStream]]:
     try:
         container = open_container(open_file(os.fspath(path)))
-    except (FFmpegError, OSError) as error:
+    except (av.error.FFmpegError, OSError) as error:
         raise VideoError(
             f"The video does not open ({error}).", hint="restore or record it again", file=path
         ) from error

@@ -7,13 +7,14 @@ Settings also come from files of strangers (``info.json``, manifests of saved ep
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Literal
 
-from demoreel.errors import ArgumentError, MetadataError, nearest
+from demoreel.errors import ArgumentError, DemoreelWarning, MetadataError, nearest
 from demoreel.media.encoder_options import (
     HARDWARE_OPTIONS,
     LONGEST_GOP,
@@ -36,6 +37,9 @@ ENCODERS: Mapping[Codec, str] = MappingProxyType(
     }
 )
 """The software encoder of each codec."""
+
+OTHER_ENCODERS: Mapping[str, Codec] = MappingProxyType({"libaom-av1": "av1"})
+"""Software encoders that are used only by their names."""
 
 HARDWARE_ENCODERS: Mapping[str, Codec] = MappingProxyType(
     {
@@ -149,7 +153,8 @@ class VideoSettings:
             raise ArgumentError(
                 f"The encoder {_shown(self.encoder)} does not make {self.codec}.",
                 hint=nearest(
-                    _shown(self.encoder).strip("'"), [*ENCODERS.values(), *HARDWARE_ENCODERS]
+                    _shown(self.encoder).strip("'"),
+                    [*ENCODERS.values(), *OTHER_ENCODERS, *HARDWARE_ENCODERS],
                 ),
             )
         if not isinstance(self.pix_fmt, str) or self.pix_fmt not in PIXEL_FORMATS:
@@ -251,12 +256,22 @@ class VideoSettings:
             "has_audio": False,
             "video.g": self.gop,
             "video.crf": self.crf,
-            "video.preset": self.speed,
-            "video.fast_decode": 0,
+            # As lerobot notes it: of AV1 the one in effect, of others the one that was asked for.
+            "video.preset": self.speed if self.codec == "av1" else self.preset,
+            "video.fast_decode": self._fast_decode,
             "video.video_backend": "pyav",
             "video.extra_options": dict(self.options),
             "is_depth_map": False,
         }
+
+    @property
+    def _fast_decode(self) -> int:
+        """What lerobot calls ``fast_decode``: here it is one of the options."""
+        for part in self.options.get("svtav1-params", "").split(":"):
+            name, _, value = part.partition("=")
+            if name == "fast-decode":
+                return round(float(value))
+        return int(self.options.get("tune") == "fastdecode")
 
     @property
     def encoder_name(self) -> str:
@@ -266,7 +281,7 @@ class VideoSettings:
     @property
     def speed(self) -> int | str | None:
         """The preset in effect: the one asked for, else the codec's fast one."""
-        if self.preset is None and self.encoder in HARDWARE_ENCODERS:
+        if self.preset is None and self.encoder in (*HARDWARE_ENCODERS, *OTHER_ENCODERS):
             return None
         return _FAST_PRESETS[self.codec] if self.preset is None else self.preset
 
@@ -297,6 +312,9 @@ def encoder_options(settings: VideoSettings, *, threads: int) -> dict[str, str]:
     own: dict[str, str]
     if settings.encoder in HARDWARE_ENCODERS:
         own = _hardware_options(settings)
+    elif settings.encoder == "libaom-av1":
+        # No look-ahead: each frame gives its packet at once.
+        own = {"crf": crf, "b": "0", "cpu-used": "8", "usage": "realtime", "lag-in-frames": "0"}
     elif settings.codec == "av1":
         own = {"preset": speed, "crf": crf, "svtav1-params": f"lp={threads}"}
         if settings.gop <= _SHORT_GOP:
@@ -329,11 +347,43 @@ def encoder_options(settings: VideoSettings, *, threads: int) -> dict[str, str]:
     return own
 
 
-def _codec_of(encoder: object) -> str | None:
+def _codec_of(encoder: object) -> Codec | None:
     if not isinstance(encoder, str):
         return None
     software = {name: codec for codec, name in ENCODERS.items()}
-    return HARDWARE_ENCODERS.get(encoder) or software.get(encoder)
+    others = {**HARDWARE_ENCODERS, **OTHER_ENCODERS}
+    return others.get(encoder) or software.get(encoder)
+
+
+def codec_named(name: str) -> tuple[Codec, str | None]:
+    """Return the codec that a name means, and the encoder if it is not the codec's usual one.
+
+    Args:
+        name: A codec's name, or that of one of FFmpeg's encoders.
+
+    Raises:
+        ArgumentError: There is no such codec or encoder.
+    """
+    for codec, encoder in ENCODERS.items():
+        if name in (codec, encoder):
+            return codec, None
+    found = _codec_of(name)
+    if found is None:
+        known = dict.fromkeys([*ENCODERS, *ENCODERS.values(), *OTHER_ENCODERS, *HARDWARE_ENCODERS])
+        raise ArgumentError(f"There is no codec {_shown(name)}.", hint=nearest(str(name), known))
+    return found, name
+
+
+def with_known_chroma(settings: VideoSettings) -> VideoSettings:
+    """Return settings with yuv420p, and warn, where LeRobot has no yuv444p: AV1 and HEVC."""
+    if settings.pix_fmt != "yuv444p" or settings.codec not in ("av1", "hevc"):
+        return settings
+    warnings.warn(
+        f"yuv444p does not go with {settings.codec} in LeRobot's format; yuv420p is used instead.",
+        DemoreelWarning,
+        stacklevel=2,
+    )
+    return replace(settings, pix_fmt="yuv420p")
 
 
 def _hardware_options(settings: VideoSettings) -> dict[str, str]:

@@ -28,6 +28,7 @@ from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.forks import renew_in_children
 from demoreel.storage.local import LocalFile, open_file
 from demoreel.storage.lru import ByteCache
+from demoreel.storage.pointers import FETCH
 from demoreel.storage.store import StoredFile
 from demoreel.storage.threads import transfer
 
@@ -270,9 +271,11 @@ def open_video(path: str | Path) -> Video:
     try:
         file = open_file(name)
     except OSError as error:
+        is_absent = isinstance(error, FileNotFoundError)
+        absent = ": not downloaded, moved or deleted" if is_absent else ""
         raise VideoError(
-            f"The video cannot be opened ({error.strerror}).",
-            hint="fetch or restore the file",
+            f"The video cannot be opened ({error.strerror}){absent}.",
+            hint=FETCH,
             file=name,
         ) from error
     return index_video(file, name)

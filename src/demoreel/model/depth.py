@@ -67,6 +67,25 @@ class DepthCode:
         }
 
 
+def unit_of(dtype: np.dtype[Any]) -> DepthUnit:
+    """Return the unit that depths of a dtype come in: floats are metres, integers millimetres."""
+    return "m" if dtype.kind == "f" else "mm"
+
+
+def whole_millimetres(metres: np.ndarray) -> np.ndarray:
+    """Return depths in whole millimetres, for counting; what is not finite is left out.
+
+    Args:
+        metres: Floats of any shape.
+
+    Returns:
+        1 x n of uint16; what 16 bits do not hold goes to their nearest end.
+    """
+    known = metres[np.isfinite(metres)].astype(np.float64)
+    scaled = np.rint(known * _MM_PER_METRE).clip(0, _LARGEST_UINT16)
+    return (scaled if known.size else np.zeros(1)).astype(np.uint16).reshape(1, -1)
+
+
 def encode_depth(depth: np.ndarray, code: DepthCode) -> np.ndarray:
     """Turn depths into codes; what lies outside the code's range goes to its nearest end.
 

@@ -192,9 +192,12 @@ class Feature:
         return (first, middle, last)
 
     def _channels_first(self) -> bool:
+        first, last = (self.shape[place] in (1, 3, 4) for place in (0, 2))
+        if first != last:
+            return first  # whatever the names say: they are often those of another order
         if isinstance(self.names, (list, tuple)) and len(self.names) == 3:
             return str(self.names[0]).startswith("channel")
-        return self.shape[0] in (1, 3, 4) and self.shape[2] not in (1, 3, 4)
+        return False
 
     @property
     def depth_code(self) -> DepthCode | None:

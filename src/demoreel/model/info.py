@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from demoreel.errors import MetadataError, UnsafePathError, UnsupportedVersionError
+from demoreel.errors import MetadataError, UnsupportedVersionError
 from demoreel.model.feature import DEFAULT_FEATURES, Feature, is_text, quoted
 from demoreel.model.limits import refuse_above
 from demoreel.model.problems import Note, Problem, refuse
@@ -210,9 +210,9 @@ class _Fields:
             data_path=data_path,
             video_path=video_path if has_video else None,
             robot_type=self._robot_type(),
-            total_episodes=self._count("total_episodes", 0, is_needed=True),
-            total_frames=self._count("total_frames", 0, is_needed=True),
-            total_tasks=self._count("total_tasks", 0),
+            total_episodes=self._total("total_episodes"),
+            total_frames=self._total("total_frames"),
+            total_tasks=self._total("total_tasks"),
             chunks_size=self._count("chunks_size", 1000) or self._no_chunks(),
             data_files_size_in_mb=self._positive("data_files_size_in_mb", 100),
             video_files_size_in_mb=self._positive("video_files_size_in_mb", 200),
@@ -280,8 +280,9 @@ class _Fields:
         if isinstance(text, str):
             try:
                 return _template(family, name, text, self.where)
-            except UnsafePathError as error:
-                self.note(Problem("template-unsafe", error, is_fatal=is_used))
+            except MetadataError as error:
+                code = error.code or "template-unsafe"
+                self.note(Problem(code, error, is_fatal=is_used))
         elif text is not None:
             self._wrong(name, "a path template")
         return _template(family, name, default, self.where)
@@ -301,8 +302,16 @@ class _Fields:
         self._wrong(name, f"a positive number from {low:g} to {high:g}")
         return default
 
-    def _count(self, name: str, default: int, *, is_needed: bool = False) -> int:
-        value = self.raw.get(name, None if is_needed else default)
+    def _total(self, name: str) -> int:
+        """Return a total, which no reader needs: the episodes' metadata say more."""
+        if self.raw.get(name) is not None:
+            return self._count(name, 0)
+        error = MetadataError(f"info.json has no {name}.", file=self.where)
+        self.note(Problem("total-missing", error, is_fatal=False))
+        return 0
+
+    def _count(self, name: str, default: int) -> int:
+        value = self.raw.get(name, default)
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_COUNT:
             return value
         self._wrong(name, "a count")

@@ -68,11 +68,16 @@ def stats_to_json(stats: Stats) -> dict[str, Any]:
     }
 
 
-def combine_stats(parts: Sequence[Stats]) -> Stats | None:
+def combine_stats(parts: Sequence[Stats], *, quantiles: bool = False) -> Stats | None:
     """Combine statistics of parts into those of the whole: min, max, mean, std and count.
 
-    Means and variances combine exactly by their counts. Quantiles do not combine, so they are
-    left out. None where there is nothing to combine.
+    Means and variances combine exactly by their counts. Features that a part lacks are left out.
+    None where there is nothing to combine.
+
+    Args:
+        parts: Statistics of episodes or datasets.
+        quantiles: Whether to average all other statistics, weighted by count: LeRobot's rule, and
+            not exact. Otherwise they are left out.
 
     Raises:
         MetadataError: The parts' arrays differ in shape, or count no frames.
@@ -80,29 +85,45 @@ def combine_stats(parts: Sequence[Stats]) -> Stats | None:
     if not parts:
         return None
     shared = [key for key in parts[0] if all(_is_complete(part.get(key)) for part in parts)]
-    return {key: _combined(key, [part[key] for part in parts]) for key in shared}
+    return {key: _combined(key, [part[key] for part in parts], quantiles) for key in shared}
+
+
+def extend_stats(total: Stats, more: Stats) -> Stats:
+    """Return the statistics of a dataset with one more episode, quantiles averaged.
+
+    Features that only ``total`` has keep what they have; features that only ``more`` has are left
+    out, for of the episodes before nothing is known.
+    """
+    return {**total, **(combine_stats([total, more], quantiles=True) or {})}
+
+
+_COMBINED = ("min", "max", "mean", "std")
 
 
 def _is_complete(kinds: dict[str, np.ndarray] | None) -> bool:
-    return kinds is not None and {"min", "max", "mean", "std", "count"} <= kinds.keys()
+    return kinds is not None and {*_COMBINED, "count"} <= kinds.keys()
 
 
-def _combined(key: str, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    for name in ("min", "max", "mean", "std"):
-        shapes = sorted({part[name].shape for part in parts})
-        if len(shapes) > 1:
+def _combined(
+    key: str, parts: list[dict[str, np.ndarray]], quantiles: bool
+) -> dict[str, np.ndarray]:
+    counts = np.array([part["count"].reshape(-1)[0] for part in parts], dtype=np.float64)
+    if not counts.sum() > 0:
+        raise MetadataError(f"The statistics of {key!r} count no frames.")
+    values = {"count": counts.reshape(-1, 1)}
+    for name in parts[0] if quantiles else _COMBINED:
+        if name == "count" or not all(name in part for part in parts):
+            continue
+        arrays = [np.asarray(part[name]) for part in parts]
+        shapes = sorted({array.shape for array in arrays})
+        if len(shapes) == 1:
+            values[name] = np.stack(arrays)
+        elif name in _COMBINED:
             raise MetadataError(
                 f"The statistics of {key!r} have shapes {shapes[0]} and {shapes[1]} in different "
                 "episodes."
             )
-    values = {
-        name: np.stack([np.asarray(part[name]) for part in parts])
-        for name in ("min", "max", "mean", "std")
-    }
-    counts = np.array([part["count"].reshape(-1)[0] for part in parts], dtype=np.float64)
-    if not counts.sum() > 0:
-        raise MetadataError(f"The statistics of {key!r} count no frames.")
-    return combined({**values, "count": counts.reshape(-1, 1)})
+    return combined(values)
 
 
 def combined(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

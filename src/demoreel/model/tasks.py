@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from demoreel.errors import MetadataError
+from demoreel.errors import MetadataError, count
 
 
 class Tasks(Mapping[int, str]):
@@ -34,7 +34,7 @@ class Tasks(Mapping[int, str]):
             raise MetadataError(
                 f"A row names task_index {index}, but the tasks file has no such task.",
                 hint="the tasks file and the tables were not written together",
-                known=f"{len(self)} tasks",
+                known=count(len(self), "task"),
             ) from None
 
     def get(self, index: int, default: Any = None) -> Any:

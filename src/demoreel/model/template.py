@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-from demoreel.errors import UnsafePathError
+from demoreel.errors import MetadataError, UnsafePathError
 
 _INTEGER_SPEC = re.compile(r"0?[0-9]{0,2}d?")
 _TEXT_FIELDS = frozenset({"video_key"})
@@ -29,7 +29,9 @@ class PathTemplate:
 
     Raises:
         UnsafePathError: The template is absolute, climbs with ``..``, uses attribute or
-            item access, a conversion, or a field that is not in ``fields``.
+            item access, or a conversion.
+        MetadataError: It is merely wrong: it has a field that is not in ``fields``, or its braces
+            do not match. Its ``code`` is ``template-wrong``.
     """
 
     __slots__ = ("fields", "file", "text", "where")
@@ -47,17 +49,30 @@ class PathTemplate:
         try:
             parts = list(string.Formatter().parse(self.text))
         except ValueError as error:
-            raise self._refused(f"is not a template ({error})") from error
+            raise self._wrong(f"is not a template ({error})") from error
         for _, field, spec, conversion in parts:
             if field is None:
                 continue
             if field not in self.fields:
-                raise self._refused(f"uses {{{field}}}; it may use {', '.join(self.fields)}")
+                what = f"uses {{{field[:60]}}}; its fields are {', '.join(self.fields)}"
+                is_name = not field.startswith("__") and field.isidentifier()
+                is_wrong = is_name or not field or field.isdecimal()
+                raise self._wrong(what) if is_wrong else self._refused(what)
             allowed = not spec if field in _TEXT_FIELDS else _INTEGER_SPEC.fullmatch(spec or "")
             if conversion or not allowed:
                 raise self._refused(f"formats {{{field}}} in a way that is not plain")
         literal = self.text.format(**dict.fromkeys(self.fields, 0))
         _check_relative(literal, self)
+
+    def _wrong(self, reason: str) -> MetadataError:
+        _check_relative(self.text, self)  # what leads outside besides is worse
+        return MetadataError(
+            f"The template {self.where} {reason}.",
+            hint="correct it in info.json, or let demoreel repair write the usual one",
+            code="template-wrong",
+            file=self.file,
+            template=repr(self.text),
+        )
 
     def _refused(self, reason: str) -> UnsafePathError:
         return UnsafePathError(

@@ -21,6 +21,7 @@ from demoreel.media.decode import Decoder, GopSpan, Job, begin_loading, group_fr
 from demoreel.media.images import (
     decode_depth_image,
     decode_image,
+    has_colour,
     image_size,
     paint_image,
 )
@@ -77,7 +78,6 @@ class Camera:
         self.declared: Size = feature.image_shape[:2]
         self.in_tables = reader.in_tables(feature.key)
         self._channels = 1 if feature.is_depth else 3
-        self._dtype = np.dtype(np.float32 if feature.is_depth else np.uint8)
         code = feature.depth_code
         self._depth = depth_table(code, unit=depth_unit) if code and feature.is_video else None
 
@@ -89,15 +89,19 @@ class Camera:
         unique, places = np.unique(rows, return_inverse=True)
         firsts = np.full(len(unique), -1)
         firsts[places[::-1]] = np.arange(len(rows))[::-1]
-        size, jobs = (self._image_jobs if self.in_tables else self._video_jobs)(unique, firsts)
-        shape = (len(rows), self._channels, *(self._size or size))
-        return Prepared(shape, self._dtype, jobs, _copies(places, firsts))
+        plan = self._image_jobs if self.in_tables else self._video_jobs
+        channels, size, jobs = plan(unique, firsts)
+        shape = (len(rows), channels, *(self._size or size))
+        dtype = np.dtype(np.float32 if channels == 1 else np.uint8)
+        return Prepared(shape, dtype, jobs, _copies(places, firsts))
 
     def plan(self, rows: np.ndarray, allocate: Allocate) -> tuple[np.ndarray, Iterator[Job]]:
         """Return the array for these rows' images, and the jobs that fill it."""
         return self.prepare(rows).fill(allocate)
 
-    def _video_jobs(self, rows: np.ndarray, targets: np.ndarray) -> tuple[Size, Iterator[_Images]]:
+    def _video_jobs(
+        self, rows: np.ndarray, targets: np.ndarray
+    ) -> tuple[int, Size, Iterator[_Images]]:
         episodes = self._reader.episodes
         positions = episodes.positions_of_rows(rows)
         videos: dict[str, tuple[Video, list[np.ndarray], list[np.ndarray]]] = {}
@@ -119,7 +123,7 @@ class Camera:
             (video, np.concatenate(frames), np.concatenate(places))
             for video, frames, places in videos.values()
         ]
-        return self.declared, self._spans(parts, self._begun(parts))
+        return self._channels, self.declared, self._spans(parts, self._begun(parts))
 
     def _refuse_size(self, found: Size, file: str, *, position: int) -> None:
         """Refuse a video of another size than declared, before memory is taken for its frames."""
@@ -156,15 +160,17 @@ class Camera:
             for span in begun.get(number) or _spans_of(video, wanted):
                 yield _VideoImages(self, span, target_of)
 
-    def _image_jobs(self, rows: np.ndarray, targets: np.ndarray) -> tuple[Size, Iterator[_Images]]:
+    def _image_jobs(
+        self, rows: np.ndarray, targets: np.ndarray
+    ) -> tuple[int, Size, Iterator[_Images]]:
         encoded = self._reader.encoded(rows, self.feature.key)
-        found = self.size_of(int(rows[0]), encoded[0])
-        if found != self.declared:  # before memory is taken
-            raise self._error(int(rows[0]), wrong_size(found, self.declared))
-        return self._size or self.declared, (
-            _EncodedImage(self, row, data, target)
+        channels, height, width = self.form_of(int(rows[0]), encoded[0])
+        size = (height, width)
+        jobs = (
+            _EncodedImage(self, row, data, target, size)
             for row, data, target in zip(rows.tolist(), encoded, targets.tolist(), strict=True)
         )
+        return channels, size, jobs
 
     def paint(self, decoder: Decoder, frame: Any, out: np.ndarray) -> None:
         """Write one decoded video frame into its place."""
@@ -176,13 +182,13 @@ class Camera:
             codes = _nearest(codes, out.shape[1], out.shape[2])
         np.take(self._depth, codes, out=out[0], mode="clip")
 
-    def paint_encoded(self, row: int, data: bytes, out: np.ndarray) -> None:
-        """Write one encoded image into its place."""
+    def paint_encoded(self, row: int, data: bytes, out: np.ndarray, declared: Size) -> None:
+        """Write one encoded image, which must have the declared size, into its place."""
         try:
-            if not self.feature.is_depth:
-                paint_image(data, out, scale=self._size is not None, declared=self.declared)
+            if len(out) != 1:
+                paint_image(data, out, scale=self._size is not None, declared=declared)
                 return
-            depth = self._depth_of(data)
+            depth = self._depth_of(data, declared)
         except PictureError as error:
             raise self._error(row, error.what) from error
         out[0] = depth
@@ -194,14 +200,16 @@ class Camera:
         """
         try:
             if self.feature.is_depth:
-                return self._depth_of(data)[None]
+                return self._depth_of(data, self.declared)[None]
             found = decode_image(data, size=self._size, on_desk=True, declared=self.declared)
             return found.transpose(2, 0, 1)
         except PictureError as error:
             raise self._error(row, error.what) from error
 
-    def _depth_of(self, data: bytes) -> np.ndarray:
-        depth = decode_depth_image(data, size=self._size, declared=self.declared)
+    def _depth_of(self, data: bytes, declared: Size) -> np.ndarray:
+        depth = decode_depth_image(data, size=self._size, declared=declared)
+        if depth.ndim != 2:
+            raise PictureError("An image of a depth camera has colours, not distances.")
         if self._depth is not None:  # a depth video before: what the table holds is its codes
             return np.take(self._depth, depth.astype(np.intp), mode="clip")
         stored = self.feature.info.get("depth_unit")
@@ -209,12 +217,21 @@ class Camera:
             depth *= np.float32(1000.0 if stored == "m" else 0.001)
         return depth
 
-    def size_of(self, row: int, data: bytes) -> Size:
-        """Return height and width of an encoded image."""
+    def form_of(self, row: int, data: bytes) -> tuple[int, int, int]:
+        """Return channels, height and width of an encoded image, from its header alone.
+
+        Sides that were declared in the wrong order are as the images have them, as in lerobot:
+        that takes no more memory. Any other size is refused. Colour in a depth camera is no
+        distance: it stays the colour that it is.
+        """
         try:
-            return image_size(data)
+            found = image_size(data)
+            coloured = self.feature.is_depth and has_colour(data)
         except PictureError as error:
             raise self._error(row, error.what) from error
+        if sorted(found) != sorted(self.declared):
+            raise self._error(row, wrong_size(found, self.declared))
+        return 3 if coloured else self._channels, *found
 
     def _error(self, row: int, what: str) -> PictureError:
         episodes = self._reader.episodes
@@ -277,16 +294,17 @@ class _VideoImages:
 class _EncodedImage:
     """An encoded image from a table, and where it goes."""
 
-    __slots__ = ("_camera", "_data", "_row", "_target")
+    __slots__ = ("_camera", "_data", "_declared", "_row", "_target")
 
-    def __init__(self, camera: Camera, row: int, data: bytes, target: int) -> None:
+    def __init__(self, camera: Camera, row: int, data: bytes, target: int, declared: Size) -> None:
         self._camera = camera
         self._row = row
         self._data = data
         self._target = target
+        self._declared = declared
 
     def fill(self, decoder: Decoder, out: np.ndarray) -> list[int]:
-        self._camera.paint_encoded(self._row, self._data, out[self._target])
+        self._camera.paint_encoded(self._row, self._data, out[self._target], self._declared)
         return [self._target]
 
 

@@ -17,6 +17,7 @@ from demoreel.errors import (
     DatasetChangedError,
     OutOfRangeError,
     UnknownKeyError,
+    count,
     nearest,
     refuse_shortage,
 )
@@ -25,6 +26,7 @@ from demoreel.layouts.detect import open_reader
 from demoreel.media.decode import DecodePool, group_frames
 from demoreel.media.video import VideoClip
 from demoreel.model import Episode, Episodes, Feature, Info, Stats, Tasks
+from demoreel.model.clocks import ROWS
 from demoreel.model.depth import DepthUnit
 from demoreel.read.batch import Batch, BatchReader, Recycler, Windows, frame_offsets, sample_of
 from demoreel.read.cameras import Allocate, Camera, Size
@@ -171,6 +173,16 @@ class Dataset:
         known = state.get("known")
         self._arguments = {key: value for key, value in state.items() if key != "known"}
         self._open(known)
+
+    def changed(self, **arguments: Any) -> Dataset:
+        """Return the same episodes of this dataset, opened with other arguments.
+
+        Args:
+            **arguments: Those of ``Dataset``; ``windows`` in seconds or frames, as there.
+        """
+        made = object.__new__(type(self))
+        made.__setstate__({**self.__getstate__(), **arguments})
+        return made
 
     def following(self, read: Callable[[], T]) -> T:
         """Return what ``read`` returns, from the dataset as it lies there now.
@@ -431,6 +443,42 @@ class Dataset:
         self.episodes.position_of(number)
         return EpisodeView(self, self._reader.episodes.position_of(number))
 
+    def capture_times(self, episode: int, camera: str | None = None) -> np.ndarray | None:
+        """Return when the frames of an episode were captured, in nanoseconds since 1970.
+
+        They are kept by demoreel's recorder, beside the data or in a column, and follow every cut
+        and conversion.
+
+        Cost: reads the files of capture times, and the episode's numbers, which must be those that
+        the times were kept with.
+
+        Args:
+            episode: Its ``episode_index``.
+            camera: A camera whose own times are wanted; None gives those of the rows.
+
+        Returns:
+            One int64 for each frame, -1 where a camera gave none; None where no times were kept.
+
+        Raises:
+            OutOfRangeError: There is no such episode, or it was not chosen.
+            UnknownKeyError: There is no such camera.
+        """
+        from demoreel.layouts.capture_times import capture_times
+
+        if camera is not None and camera not in self._reader.info.cameras:
+            raise UnknownKeyError(
+                f"There is no camera {camera!r}.",
+                hint=nearest(camera, self._reader.info.cameras),
+                dataset=self.root,
+            )
+        self.episodes.position_of(episode)
+
+        def read() -> np.ndarray | None:
+            place = self._reader.episodes.position_of(episode)
+            return capture_times(self._reader, place, ROWS if camera is None else camera)
+
+        return self.following(read)
+
     def sql(self, query: str) -> pa.Table:
         """Answer a question in SQL about the chosen episodes, at the version that is open.
 
@@ -508,8 +556,9 @@ class Dataset:
 
     def __repr__(self) -> str:
         return (
-            f"<Dataset {self.uri or self.root.name}: {self.layout}, {len(self.episodes)} episodes, "
-            f"{len(self)} frames, {self.fps:g} fps, {len(self.cameras)} cameras>"
+            f"<Dataset {self.uri or self.root.name}: {self.layout}, "
+            f"{count(len(self.episodes), 'episode')}, {count(len(self), 'frame')}, "
+            f"{self.fps:g} fps, {count(len(self.cameras), 'camera')}>"
         )
 
 
@@ -609,7 +658,7 @@ class EpisodeView:
         follow = self._dataset.following
         for rows in follow(lambda: list(self._portions(camera.key, start, stop))):
             for image in follow(partial(self._decoded, camera, rows)):
-                yield image[0] if camera.is_depth else image.transpose(1, 2, 0)
+                yield image[0] if len(image) == 1 else image.transpose(1, 2, 0)
 
     def _decoded(self, camera: Feature, rows: np.ndarray) -> np.ndarray:
         out, jobs = Camera(self._reader, camera, None, "mm").plan(rows, np.empty)

@@ -198,7 +198,7 @@ class _Floor:
         codec = span.index.codec
 
         def decode(decoder: Decoder) -> None:
-            desk = self._desk(camera.feature, codec.height, codec.width)
+            desk = self._desk(1 if camera.feature.is_depth else 3, codec.height, codec.width)
             for _, frame in decoder.frames(span):
                 camera.paint(decoder, frame, desk)
 
@@ -212,17 +212,18 @@ class _Floor:
 
     def _image_job(self, camera: Camera, row: int, data: bytes) -> Job:
         def decode(_: Decoder) -> None:
-            desk = self._desk(camera.feature, *camera.size_of(row, data))
-            camera.paint_encoded(row, data, desk)
+            channels, height, width = camera.form_of(row, data)
+            desk = self._desk(channels, height, width)
+            camera.paint_encoded(row, data, desk, (height, width))
 
         return decode
 
-    def _desk(self, feature: Feature, height: int, width: int) -> np.ndarray:
+    def _desk(self, channels: int, height: int, width: int) -> np.ndarray:
         """Return the calling thread's memory for one image of this kind."""
-        shape = (1 if feature.is_depth else 3, height, width)
+        shape = (channels, height, width)
         desks: dict[tuple[int, ...], np.ndarray] = self._threads.__dict__.setdefault("desks", {})
         if shape not in desks:
-            desks[shape] = np.empty(shape, np.float32 if feature.is_depth else np.uint8)
+            desks[shape] = np.empty(shape, np.float32 if channels == 1 else np.uint8)
         return desks[shape]
 
 

@@ -9,12 +9,10 @@ if TYPE_CHECKING:
     from demoreel.record.clock import EpisodeReport, Gap
     from demoreel.record.loop import LoopReport, features_of, record_episodes, run_loop
     from demoreel.record.recorder import Recorder
-    from demoreel.record.spec import CAPTURE_TIME
     from demoreel.record.start import create, resume
 
 # Loaded when they are asked for: an encoder's process imports this package and needs none of them.
 _HOMES = {
-    "CAPTURE_TIME": "spec",
     "EpisodeReport": "clock",
     "Gap": "clock",
     "LoopReport": "loop",
@@ -27,7 +25,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "CAPTURE_TIME",
     "EpisodeReport",
     "Gap",
     "LoopReport",

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from demoreel.errors import count
+
 _GAP = 1.5  # frame times between two rows from which there is a gap
 _NANOSECONDS = 1_000_000_000
 
@@ -57,6 +59,21 @@ class EpisodeReport:
     backlog: int = 0
     pending: bool = False
     save_seconds: float = 0.0
+
+    def __str__(self) -> str:
+        """Say it in a line, as ``demoreel record`` does."""
+        parts = [f"{count(self.frames, 'frame')} in {self.seconds:.1f} s"]
+        if self.fps is not None:
+            parts.append(f"{self.fps:.2f} fps")
+            parts.append(f"jitter {self.jitter_ms_p50:.1f} ms (99 %: {self.jitter_ms_p99:.1f} ms)")
+        if self.late_frames:
+            parts.append(f"{self.late_frames} late")
+        if self.skipped:
+            parts.append(f"{self.skipped} skipped")
+        if self.pending:
+            parts.append(f"{count(self.backlog, 'frame')} to be encoded")
+        saving = f"saving took {1000 * self.save_seconds:.0f} ms"
+        return f"episode {self.episode_index} saved: {', '.join(parts)}; {saving}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""

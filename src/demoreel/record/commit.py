@@ -122,7 +122,14 @@ class Committer:
         histograms = {key: counted.histogram() for key, counted in counts.items()}
         stats = {**numbers.episode, **seen}
         draft = EpisodeDraft(
-            episode.columns, episode.tasks, finished, episode.images, stats, histograms, replaces
+            episode.columns,
+            episode.tasks,
+            finished,
+            episode.images,
+            stats,
+            histograms,
+            episode.times,
+            replaces,
         )
         total = {**numbers.total, **whole}
         index = self._appender.append(draft, total_stats=total)
@@ -174,7 +181,7 @@ class Committer:
         if self.saved and stats is not None:
             self._appender.replace_stats(
                 with_exact_numbers(stats, open_reader(self.root, pending=False)),
-                approximate=self._totals.approximate(self.info.cameras),
+                approximate=self._totals.approximate(self.info.features),
             )
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from demoreel.errors import (
-    DatasetNotFoundError,
     DemoreelError,
     DiskError,
     VideoError,
     refuse_shortage,
 )
 from demoreel.layouts.appending import disk_error, open_appender
+from demoreel.layouts.detect import not_a_dataset
 from demoreel.layouts.meta import read_info
 from demoreel.layouts.pending import Damaged, find_waiting
 from demoreel.layouts.persisted import PersistedEpisode
@@ -29,6 +29,7 @@ from demoreel.record.commit import Committer
 from demoreel.record.encoding.persist import clear_unsaved, finish_videos, forget
 from demoreel.record.frames import EpisodeBuffer
 from demoreel.stats.running import LevelCounts
+from demoreel.storage.amounts import ShareDone
 from demoreel.storage.commit.consistent import finish_commit
 from demoreel.storage.commit.journal import is_pending
 from demoreel.storage.commit.replace import finish_replacing, wait_for_replacing
@@ -138,7 +139,7 @@ def finish(
 def _info(root: Path) -> Info:
     path = root / "meta" / "info.json"
     if not path.is_file():
-        raise DatasetNotFoundError("There is no dataset to finish.", path=root)
+        raise not_a_dataset(root)
     return read_info(path)
 
 
@@ -195,7 +196,9 @@ def _commit_persisted(
     manifest = persisted.manifest
     counts = _counts(persisted, committer.info)
     persisted.verify()
-    buffer = EpisodeBuffer(persisted.tasks, persisted.columns, persisted.images, counts)
+    buffer = EpisodeBuffer(
+        persisted.tasks, persisted.columns, persisted.images, counts, persisted.times
+    )
     videos = finish_videos(manifest, encoded=progress.step)
     number = committer.commit_persisted(buffer, videos, manifest.folder)
     rows = manifest.rows
@@ -218,7 +221,7 @@ class _FrameCounter:
         with self._lock:
             self._done += 1
             if self._report is not None:
-                self._report(min(1.0, self._done / self._total))
+                self._report(ShareDone(self._done, self._total, "frame"))
 
 
 def _stopped(root: Path, error: Exception, done: int, total: int) -> DiskError:

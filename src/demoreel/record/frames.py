@@ -14,9 +14,9 @@ from demoreel.errors import ArgumentError, UnknownKeyError, nearest
 from demoreel.layouts.columns import to_arrow
 from demoreel.layouts.persisted import most_text
 from demoreel.model import DEFAULT_FEATURES, DepthCode, Feature, Info
-from demoreel.model.depth import encode_depth
+from demoreel.model.clocks import ROWS, UNKNOWN, capture_key, clock_of
+from demoreel.model.depth import DepthUnit, encode_depth, unit_of
 from demoreel.model.numbers import cast_numbers
-from demoreel.record.spec import CAPTURE_TIME
 from demoreel.stats.running import LevelCounts
 
 _MADE_HERE = frozenset(DEFAULT_FEATURES)
@@ -32,12 +32,14 @@ class CheckedFrame:
         values: Text and language.
         images: For each camera height x width x 3 of uint8, or height x width of uint16 depth.
         task: What the robot is doing.
+        clocks: When it was captured, by clock, where that is no column.
     """
 
     numbers: dict[str, np.ndarray]
     values: dict[str, Any]
     images: dict[str, np.ndarray]
     task: str
+    clocks: dict[str, int] = field(default_factory=dict)
 
 
 class FrameCheck:
@@ -46,14 +48,26 @@ class FrameCheck:
     Args:
         info: The dataset's info.
         allow_nan: Take numbers that are not finite.
+        times: Whether frames may say when they were captured, beside the columns.
+
+    Attributes:
+        units: The unit of each depth camera: as the dataset states it, or else by the dtype of the
+            first frame.
     """
 
-    def __init__(self, info: Info, *, allow_nan: bool = False) -> None:
+    def __init__(self, info: Info, *, allow_nan: bool = False, times: bool = True) -> None:
         self._allow_nan = allow_nan
         own = {key: f for key, f in info.features.items() if key not in _MADE_HERE}
         self._features = own
         # A capture time is the caller's to give, and ours where it is not given.
-        self._required = frozenset(key for key in own if not key.startswith(CAPTURE_TIME))
+        self._required = frozenset(key for key in own if clock_of(key) is None)
+        clocks = (ROWS, *info.cameras) if times else ()
+        self._clocks = {key: c for c in clocks if (key := capture_key(c)) not in own}
+        self.units: dict[str, DepthUnit] = {
+            key: "m" if f.info["depth_unit"] == "m" else "mm"
+            for key, f in own.items()
+            if f.is_depth and f.info.get("depth_unit") is not None
+        }
         self._makers: dict[str, Callable[[Feature, Any], Any]] = {
             key: _maker_of(feature) for key, feature in own.items()
         }
@@ -70,11 +84,17 @@ class FrameCheck:
         """
         self._check_keys(frame)
         checked = CheckedFrame({}, {}, {}, _task(frame.get("task", task)))
+        for key, clock in self._clocks.items():
+            if key in frame:
+                checked.clocks[clock] = nanoseconds(frame[key], key)
         for key, feature in self._features.items():
             if key not in frame:
                 continue
             try:
                 value = self._makers[key](feature, frame[key])
+                if feature.is_depth:
+                    unit = self.units.setdefault(key, unit_of(value.dtype))
+                    value = _stored_depth(feature, value, unit)
             except ArgumentError as error:
                 raise type(error)(error.what, hint=error.hint, frame=number) from error
             if feature.is_camera:
@@ -95,13 +115,22 @@ class FrameCheck:
         for key in frame:
             if key in _MADE_HERE and key != "timestamp":
                 raise UnknownKeyError(f"{key!r} is made by the recorder; leave it out.")
-            if key not in self._features and key not in ("task", "timestamp"):
+            known = key in self._features or key in self._clocks
+            if not known and key not in ("task", "timestamp"):
                 raise UnknownKeyError(
                     f"The dataset declares no feature {key!r}.", hint=nearest(key, self._features)
                 )
         missing = sorted(self._required.difference(frame))
         if missing:
             raise ArgumentError(f"The frame lacks {', '.join(map(repr, missing))}.")
+
+
+def nanoseconds(value: Any, name: str) -> int:
+    """Return a time as nanoseconds since 1970."""
+    try:
+        return int(np.array(int(value), np.int64))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(f"{name} must be nanoseconds since 1970, not {value!r}.") from error
 
 
 def _task(task: object) -> str:
@@ -200,6 +229,14 @@ def _depth(feature: Feature, value: Any) -> np.ndarray:
             f"Depth camera {feature.key!r} gave {depth.dtype}; uint16 millimetres or float metres "
             "are recorded."
         )
+    return depth
+
+
+def _stored_depth(feature: Feature, depth: np.ndarray, unit: DepthUnit) -> np.ndarray:
+    """Return depth as it is stored: codes of a video, or an image's values in the camera's unit."""
+    if feature.is_image and unit == "m":
+        metres = depth if depth.dtype.kind == "f" else depth * 0.001
+        return metres.astype(np.float32)
     if feature.is_image:
         return _whole_millimetres(feature, depth)
     code = feature.depth_code
@@ -236,6 +273,7 @@ class EpisodeBuffer:
             It stays the same object: by it, an appender recognises an episode that is given again.
         images: The encoded images of image cameras, likewise.
         counts: The statistics of those.
+        times: When the rows were captured, by clock; empty until the episode ends.
         ended: Whether it has all its frames.
     """
 
@@ -243,10 +281,12 @@ class EpisodeBuffer:
     columns: dict[str, Any] = field(default_factory=dict)
     images: dict[str, list[bytes]] = field(default_factory=dict)
     counts: Mapping[str, LevelCounts] = field(default_factory=dict)
+    times: Mapping[str, np.ndarray] = field(default_factory=dict)
     ended: bool = False
     _text: int = 0  # bytes of text
     _numbers: dict[str, np.ndarray] = field(default_factory=dict)  # longer than there are rows
     _values: dict[str, list[Any]] = field(default_factory=dict)
+    _clocks: dict[str, dict[int, int]] = field(default_factory=dict)  # times by row
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -272,12 +312,18 @@ class EpisodeBuffer:
             column[place] = value
         for key, value in frame.values.items():
             self._values.setdefault(key, []).append(value)
+        for clock, time in frame.clocks.items():
+            self._clocks.setdefault(clock, {})[place] = time
         self.tasks.append(frame.task)
 
     def end(self, images: dict[str, list[bytes]], counts: Mapping[str, LevelCounts]) -> None:
         """Note that the last frame was added, and what image cameras have made."""
         numbers = {key: column[: len(self)] for key, column in self._numbers.items()}
         self.columns, self.images, self.counts = {**numbers, **self._values}, images, counts
+        self.times = {
+            clock: np.array([times.get(row, UNKNOWN) for row in range(len(self))], np.int64)
+            for clock, times in self._clocks.items()
+        }
         self.ended = True
 
 

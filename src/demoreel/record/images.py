@@ -19,6 +19,7 @@ import numpy as np
 
 from demoreel.errors import EncoderBehindError
 from demoreel.media.images import ImageCodec, encode_image
+from demoreel.model.depth import whole_millimetres
 from demoreel.record.encoding.spill import write_at
 from demoreel.stats.running import LevelCounts
 from demoreel.storage.no_room import reason_of
@@ -130,8 +131,9 @@ class ImageWriters:
                 raise OSError(errno.EIO, "an image that waited on disk is cut short")
             pixels = np.frombuffer(data, task.dtype).reshape(task.shape)
         encoded = encode_image(pixels, _PNG)
+        counted = whole_millimetres(pixels) if pixels.dtype.kind == "f" else pixels
         with self._lock:
-            self._stats[key].add(pixels)
+            self._stats[key].add(counted)
             if task.pixels is not None:
                 self._held -= pixels.nbytes
         task.pixels = None

@@ -11,9 +11,9 @@ import numpy as np
 
 from demoreel.errors import ArgumentError
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
+from demoreel.model.clocks import clock_of
 from demoreel.record.clock import EpisodeReport
 from demoreel.record.recorder import Recorder
-from demoreel.record.spec import CAPTURE_TIME
 
 _SPIN = 0.001  # seconds before a deadline from which waiting is not left to the scheduler
 
@@ -160,7 +160,7 @@ class _Join:
         self._features = {
             key: feature
             for key, feature in info.features.items()
-            if key not in DEFAULT_FEATURES and not key.startswith(CAPTURE_TIME)
+            if key not in DEFAULT_FEATURES and clock_of(key) is None
         }
 
     def __call__(self, observation: Mapping[str, Any], action: Any) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class _Join:
                     frame[key] = value
                     break
         for extra in observation:
-            if extra.startswith(CAPTURE_TIME):
+            if clock_of(extra) is not None:
                 frame[extra] = observation[extra]
         return frame
 

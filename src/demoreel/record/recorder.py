@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -20,14 +20,16 @@ from demoreel.layouts.appending import Appender, disk_error, no_room_is_an_error
 from demoreel.layouts.persisted import PersistedRows, write_rows
 from demoreel.layouts.persisted_files import ROWS, WORKDIR
 from demoreel.model import Info
+from demoreel.model.clocks import ROWS as ROWS_CLOCK
+from demoreel.model.clocks import UNKNOWN, clock_columns
 from demoreel.record.clock import CaptureClock, EpisodeReport, timing
 from demoreel.record.commit import BackgroundMerger, Committer, DeferredCommits, persist_note
 from demoreel.record.encoding.cameras import CameraEncoders
 from demoreel.record.encoding.plan import Backlog, CameraPlan
 from demoreel.record.finish import clear_workdir
-from demoreel.record.frames import CheckedFrame, EpisodeBuffer, FrameCheck
+from demoreel.record.frames import CheckedFrame, EpisodeBuffer, FrameCheck, nanoseconds
 from demoreel.record.images import ImageWriters
-from demoreel.record.spec import CAPTURE_TIME
+from demoreel.record.spec import with_units
 
 _BEHIND_S = 0.5  # of recording yet to encode, from which saving does not wait for the encoders
 
@@ -44,6 +46,7 @@ class RecordOptions:
     memory_mb: int
     encoder_threads: int | None
     merge: bool
+    times: bool = True
 
     def __post_init__(self) -> None:
         if self.on_behind not in get_args(OnBehind):
@@ -63,7 +66,6 @@ class Recorder:
 
     Attributes:
         root: The dataset's folder.
-        info: What it is.
     """
 
     def __init__(
@@ -74,10 +76,12 @@ class Recorder:
         options: RecordOptions,
     ) -> None:
         self.root = committer.root
-        self.info: Info = appender.info
+        self._info: Info = appender.info
         self.task = options.task
         self._appender = appender
-        self._check = FrameCheck(self.info, allow_nan=options.allow_nan)
+        self._check = FrameCheck(self._info, allow_nan=options.allow_nan, times=options.times)
+        self._time_columns = clock_columns(self._info.features)
+        self._times_beside = options.times and ROWS_CLOCK not in self._time_columns
         self._on_behind = options.on_behind
         self._merge = options.merge
         self._clock = CaptureClock()
@@ -85,6 +89,7 @@ class Recorder:
         self._deferred = DeferredCommits(committer)
         self._saved = appender.episodes
         self._saved_frames = appender.frames
+        self._saved_tasks = set(appender.tasks)
         self._merger = BackgroundMerger(appender)
         self._closed = False
         self._workdir = workdir = self.root / WORKDIR
@@ -92,7 +97,7 @@ class Recorder:
         self._encoders = (
             CameraEncoders(
                 cameras,
-                fps=self.info.fps,
+                fps=self._info.fps,
                 workdir=workdir,
                 memory_mb=options.memory_mb,
                 threads=options.encoder_threads,
@@ -101,7 +106,7 @@ class Recorder:
             else None
         )
         self._images = ImageWriters(
-            self.info.image_keys, workdir=workdir, memory_mb=options.memory_mb
+            self._info.image_keys, workdir=workdir, memory_mb=options.memory_mb
         )
         self._begin_episode()
 
@@ -109,6 +114,20 @@ class Recorder:
         self._buffer = EpisodeBuffer()
         self._captured: list[int] = []
         self._skipped = 0
+
+    @property
+    def info(self) -> Info:
+        """What the dataset is, with the totals of the episodes that are saved."""
+        splits = self._info.splits
+        if splits in ({}, {"train": f"0:{self._info.total_episodes}"}) and self._saved:
+            splits = {"train": f"0:{self._saved}"}
+        return replace(
+            self._info,
+            total_episodes=self._saved,
+            total_frames=self._saved_frames,
+            total_tasks=len(self._saved_tasks),
+            splits=splits,
+        )
 
     @property
     def num_episodes(self) -> int:
@@ -148,7 +167,7 @@ class Recorder:
         Args:
             frame: A value for every declared feature: numbers, images (height x width x 3 of
                 uint8; depth as uint16 millimetres or float metres), text. ``task`` may be among
-                them. Capture times of cameras, if declared, are ``capture_time_ns.KEY``.
+                them, and ``capture_time_ns.KEY``: when a camera captured its image.
             task: What the robot is doing, if the frame does not say.
             captured_at: When the frame was captured, in nanoseconds since 1970; now if None.
 
@@ -169,12 +188,12 @@ class Recorder:
             raise ArgumentError(
                 "The episode has ended but is not saved.", hint="save or discard it"
             )
-        now = self._clock.now() if captured_at is None else _nanoseconds(captured_at)
+        now = self._clock.now() if captured_at is None else nanoseconds(captured_at, "captured_at")
         checked = self._check(
             frame, task=task if task is not None else self.task, number=len(self._buffer)
         )
         self._buffer.refuse_long(checked)
-        self._add_capture_times(checked, now)
+        now = self._add_capture_times(checked, now)
         try:
             self._put(checked)
         except EncoderBehindError:
@@ -186,17 +205,19 @@ class Recorder:
         self._captured.append(now)
         return True
 
-    def _add_capture_times(self, checked: CheckedFrame, now: int) -> None:
-        for key in self.info.features:
-            if key == CAPTURE_TIME:
-                checked.numbers.setdefault(key, np.array(now, np.int64))
-            elif key.startswith(CAPTURE_TIME):
-                checked.numbers.setdefault(key, np.array(-1, np.int64))
+    def _add_capture_times(self, checked: CheckedFrame, now: int) -> int:
+        """Complete the times of a frame, and return that of its row."""
+        if self._times_beside:
+            return checked.clocks.setdefault(ROWS_CLOCK, now)
+        for clock, key in self._time_columns.items():
+            time = now if clock == ROWS_CLOCK else UNKNOWN
+            checked.numbers.setdefault(key, np.array(time, np.int64))
+        return now
 
     def _put(self, checked: CheckedFrame) -> None:
         """Take a frame's images: all of them, or, raising, none."""
-        filmed = {k: p for k, p in checked.images.items() if self.info.features[k].is_video}
-        held = self._images.hold({key: checked.images[key] for key in self.info.image_keys})
+        filmed = {k: p for k, p in checked.images.items() if self._info.features[k].is_video}
+        held = self._images.hold({key: checked.images[key] for key in self._info.image_keys})
         try:
             if self._encoders is not None:
                 self._encoders.put_frame(filmed)
@@ -227,11 +248,12 @@ class Recorder:
         if not len(self._buffer):
             raise ArgumentError("The episode has no frames, so there is nothing to save.")
         begin = time.perf_counter()
-        measured = timing(np.array(self._captured), fps=self.info.fps)
+        measured = timing(np.array(self._captured), fps=self._info.fps)
         with no_room_is_an_error(self.root):
             index, pending = self._make_safe()
         self._saved += 1
         self._saved_frames += len(self._buffer)
+        self._saved_tasks.update(self._buffer.tasks)
         backlog = self.backlog
         report = EpisodeReport(
             episode_index=index,
@@ -249,6 +271,7 @@ class Recorder:
 
     def _make_safe(self) -> tuple[int, bool]:
         """Commit the episode, or persist it; return its number, and whether it is persisted."""
+        self._state_units()
         pending = self._is_behind()
         if not pending and self._encoders is not None:
             self._encoders.end_episode()  # so that they finish meanwhile
@@ -256,6 +279,13 @@ class Recorder:
             self._buffer.end(*self._images.finish_episode())
         index = self._persist(self._buffer) if pending else self._commit(self._buffer)
         return index, pending
+
+    def _state_units(self) -> None:
+        """State the units of depth cameras before the first episode that needs them is saved."""
+        stated = with_units(self._info.features, self._check.units)
+        if stated != self._info.features:
+            self._appender.redeclare(stated)
+            self._info = replace(self._info, features=stated)
 
     def _is_behind(self) -> bool:
         if self._encoders is not None and self._encoders.must_persist:
@@ -277,11 +307,21 @@ class Recorder:
     def _persist(self, episode: EpisodeBuffer) -> int:
         assert self._encoders is not None
         # The rows lie beside the manifest: without it they are no episode, and are written again.
-        rows = PersistedRows(episode.tasks, episode.columns, episode.images)
-        digest = write_rows(self._encoders.folder / ROWS, rows, self.info)
+        rows = PersistedRows(episode.tasks, episode.columns, episode.images, episode.times)
+        digest = write_rows(self._encoders.folder / ROWS, rows, self._info)
         pending = self._encoders.persist_episode(note=persist_note(episode, self._saved, digest))
         self._deferred.add(pending, episode)
         return self._saved
+
+    def restate(self, **fields: Any) -> None:
+        """Commit other fields of ``info.json``: sizes of files, which hold from now on, or others.
+
+        Args:
+            **fields: ``chunks_size``, ``data_files_size_in_mb``, ``video_files_size_in_mb``; any
+                other is one that demoreel does not use. None takes such a one away.
+        """
+        self._refuse_closed()
+        self._info = self._appender.restate(**fields)
 
     def discard_episode(self) -> int:
         """Forget the frames since the last episode; return how many they were."""
@@ -349,12 +389,3 @@ class Recorder:
             f"<Recorder {self.root.name}: {self.num_episodes} episodes, {self.num_frames} frames, "
             f"{self.pending_frames} pending>"
         )
-
-
-def _nanoseconds(captured_at: Any) -> int:
-    try:
-        return int(np.array(int(captured_at), np.int64))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentError(
-            f"captured_at must be nanoseconds since 1970, not {captured_at!r}."
-        ) from error

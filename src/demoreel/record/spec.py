@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from demoreel.errors import ArgumentError, MetadataError
 from demoreel.media.settings import LOSSLESS_DEPTH, VideoSettings
 from demoreel.model import DEFAULT_FEATURES, DepthCode, Feature, Info
+from demoreel.model.clocks import ROWS, capture_key
+from demoreel.model.depth import DepthUnit, depth_table
 
 RecordLayout = Literal["v3.0", "lance-video", "lance-native"]
 LAYOUTS: tuple[RecordLayout, ...] = ("v3.0", "lance-video", "lance-native")
 
-CAPTURE_TIME = "capture_time_ns"
-"""When a row was captured, in nanoseconds since 1970; a camera's own is ``capture_time_ns.KEY``."""
+WhereTimes = Literal["beside", "column", "none"]
+"""Where capture times are kept: in files beside the data, in columns, or nowhere."""
 
 FeatureSpec = Mapping[str, Any]
 """A feature as LeRobot users declare it: ``dtype``, ``shape``, ``names``."""
 
 
-def capture_key(camera: str) -> str:
-    """Return the column of a camera's own capture times."""
-    return f"{CAPTURE_TIME}.{camera}"
+def where_times(asked: WhereTimes | bool) -> WhereTimes:
+    """Return where capture times are to be kept, as it was asked for."""
+    if isinstance(asked, bool):
+        return "beside" if asked else "none"
+    if asked not in get_args(WhereTimes):
+        raise ArgumentError(
+            f"capture_times is {', '.join(map(repr, get_args(WhereTimes)))}, not {asked!r}."
+        )
+    return asked
 
 
 def describe(
@@ -31,7 +39,7 @@ def describe(
     fps: float,
     robot_type: str | None = None,
     layout: RecordLayout = "v3.0",
-    capture_times: bool = True,
+    capture_times: WhereTimes | bool = "beside",
     cameras_with_clocks: Sequence[str] = (),
     chunks_size: int = 1000,
     data_files_size_in_mb: float = 100,
@@ -45,8 +53,8 @@ def describe(
         fps: Frames per second.
         robot_type: What is recorded.
         layout: How the dataset is to lie on disk.
-        capture_times: Keep the time at which each row was captured.
-        cameras_with_clocks: Cameras whose own capture times are kept, too.
+        capture_times: Where the times are kept at which rows were captured.
+        cameras_with_clocks: Cameras whose own capture times have a column, too, if rows' have.
         chunks_size: Files in a folder.
         data_files_size_in_mb: Size up to which tables are merged.
         video_files_size_in_mb: Size up to which videos are merged.
@@ -62,8 +70,8 @@ def describe(
     declared = {key: f for key, f in declared.items() if key not in DEFAULT_FEATURES}
     if not declared:
         raise ArgumentError("A dataset needs at least one feature of its own.")
-    if capture_times:
-        for key in (CAPTURE_TIME, *map(capture_key, cameras_with_clocks)):
+    if where_times(capture_times) == "column":
+        for key in map(capture_key, (ROWS, *cameras_with_clocks)):
             declared.setdefault(key, Feature(key, "int64", (1,)))
     for camera in cameras_with_clocks:
         if camera not in declared or not declared[camera].is_camera:
@@ -98,9 +106,13 @@ def _feature(key: str, spec: FeatureSpec) -> Feature:
                 f"Camera {key!r} has {channels} channels; {wanted} can be recorded.",
                 hint='a depth camera has {"info": {"is_depth_map": True}}',
             )
-        if feature.is_video:  # LeRobot's order, whatever the caller's
+        if feature.depth_code is not None and feature.is_video:
+            depth_table(feature.depth_code)  # refuses a range that cannot be
+        if not feature.names:
             names = ["height", "width", "channels"]
-            feature = replace(feature, shape=(height, width, channels), names=names)
+            if feature.shape != (height, width, channels)[: len(feature.shape)]:
+                names = [names[2], *names[:2]]
+            feature = replace(feature, names=names[: len(feature.shape)])
     return feature
 
 
@@ -114,6 +126,8 @@ def with_encoding(info: Info, settings: Mapping[str, VideoSettings]) -> Info:
         if feature.is_depth:
             code = feature.depth_code or DepthCode()
             noted |= code.to_info()
+            if "depth_unit" not in feature.info:
+                del noted["depth_unit"]  # the first frame's dtype says it
         features[key] = replace(feature, info={**noted, **_kept(feature)})
     return replace(info, features=features)
 
@@ -124,6 +138,20 @@ def _kept(feature: Feature) -> dict[str, Any]:
     return {k: v for k, v in feature.info.items() if not k.startswith(decided)}
 
 
-def settings_of(feature: Feature, *, default: VideoSettings) -> VideoSettings:
-    """Return how a camera's video is to be encoded: depth losslessly, colours as asked for."""
-    return LOSSLESS_DEPTH if feature.is_depth else default
+def settings_of(
+    feature: Feature, *, default: VideoSettings, depth: VideoSettings | None = None
+) -> VideoSettings:
+    """Return how a camera's video is to be encoded: depth losslessly unless asked otherwise."""
+    return (depth or LOSSLESS_DEPTH) if feature.is_depth else default
+
+
+def with_units(
+    features: Mapping[str, Feature], units: Mapping[str, DepthUnit]
+) -> dict[str, Feature]:
+    """Return features with the units of depth cameras that they do not state."""
+    stated = dict(features)
+    for key, unit in units.items():
+        said = features[key].info
+        if said.get("depth_unit") is None:
+            stated[key] = replace(features[key], info={**said, "depth_unit": unit})
+    return stated

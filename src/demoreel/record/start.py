@@ -10,24 +10,40 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from demoreel.errors import ArgumentError, DiskError, TargetExistsError
-from demoreel.layouts.appending import create_appender, no_room_is_an_error, open_appender
+from demoreel.layouts.appending import (
+    Appender,
+    create_appender,
+    no_room_is_an_error,
+    open_appender,
+    require_dataset,
+)
+from demoreel.layouts.base import Reader
+from demoreel.layouts.detect import open_reader
 from demoreel.layouts.pending import warn_of_damaged
-from demoreel.media.settings import ENCODERS, VideoSettings
+from demoreel.media.images import open_image
+from demoreel.media.settings import VideoSettings, codec_named, with_known_chroma
 from demoreel.model import Feature, Info
+from demoreel.model.clocks import clock_of
+from demoreel.model.depth import DepthUnit, unit_of
 from demoreel.record.commit import Committer
 from demoreel.record.encoding.choose import choose_codec
 from demoreel.record.encoding.plan import CameraPlan
 from demoreel.record.finish import commit_pending
 from demoreel.record.recorder import OnBehind, Recorder, RecordOptions
 from demoreel.record.spec import (
-    CAPTURE_TIME,
     FeatureSpec,
     RecordLayout,
+    WhereTimes,
     describe,
     settings_of,
+    where_times,
     with_encoding,
+    with_units,
 )
+from demoreel.storage.store import is_uri
 
 PathLike = str | os.PathLike[str]
 VideoCodec = Literal["auto", "av1", "h264", "hevc"] | str
@@ -44,7 +60,8 @@ def create(
     task: str | None = None,
     vcodec: VideoCodec = "auto",
     video: VideoSettings | None = None,
-    capture_times: bool = True,
+    depth_video: VideoSettings | None = None,
+    capture_times: WhereTimes | bool = "beside",
     cameras_with_clocks: Sequence[str] = (),
     allow_nan: bool = False,
     on_behind: OnBehind = "error",
@@ -71,8 +88,12 @@ def create(
         vcodec: Codec of all cameras (``av1``, ``h264``, ``hevc``), the name of one of FFmpeg's
             encoders, or ``auto``: the best that keeps up with ``fps`` on this machine.
         video: All settings of the encoder, instead of ``vcodec``.
-        capture_times: Record when each row was captured, in nanoseconds (``capture_time_ns``).
-        cameras_with_clocks: Cameras whose own capture times are recorded as well.
+        depth_video: All settings of the encoder of depth cameras; by default lossless HEVC.
+        capture_times: Where to keep when each row was captured, in nanoseconds: ``beside`` the
+            data, for ``Dataset.capture_times``; in a ``column`` ``capture_time_ns``; or ``none``.
+            True and False stand for ``beside`` and ``none``.
+        cameras_with_clocks: Cameras that get a column for their own capture times, where rows have
+            one; beside the data, those of all cameras are kept.
         allow_nan: Accept NaN and infinity in numbers; by default ``add_frame`` refuses them.
         on_behind: If neither the encoders nor the disk keep up: ``"error"`` raises
             ``EncoderBehindError``, ``"skip"`` makes ``add_frame`` skip the frame and return False.
@@ -102,15 +123,10 @@ def create(
         data_files_size_in_mb=data_files_size_in_mb,
         video_files_size_in_mb=video_files_size_in_mb,
     )
-    options = RecordOptions(task, allow_nan, on_behind, memory_mb, encoder_threads, merge)
-    target = Path(root)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise TargetExistsError(
-            "There is already something where the dataset is to be recorded.",
-            hint="choose another folder, or append to a dataset with demoreel.resume",
-            path=target,
-        )
-    plans = _plans(info, _settings(info, vcodec, video))
+    keep = where_times(capture_times) != "none"
+    options = RecordOptions(task, allow_nan, on_behind, memory_mb, encoder_threads, merge, keep)
+    target = folder_for_new(root)
+    plans = _plans(info, _settings(info, vcodec, video, depth_video))
     info = with_encoding(info, {plan.key: plan.settings for plan in plans})
     appender = create_appender(target, info, layout=layout)
     try:
@@ -133,11 +149,13 @@ def resume(
     task: str | None = None,
     vcodec: VideoCodec | None = None,
     video: VideoSettings | None = None,
+    depth_video: VideoSettings | None = None,
     allow_nan: bool = False,
     on_behind: OnBehind = "error",
     memory_mb: int = 512,
     encoder_threads: int | None = None,
     merge: bool = True,
+    capture_times: bool = True,
 ) -> Recorder:
     """Append episodes to a dataset; saved episodes that are not encoded yet are encoded first.
 
@@ -152,6 +170,7 @@ def resume(
         task: The task of episodes for which ``save_episode`` names none.
         vcodec: If given, it must be the codec that the dataset's videos have.
         video: Settings of the encoder; by default those that ``info.json`` has.
+        depth_video: Settings of the encoder of depth cameras, likewise.
         allow_nan: Accept NaN and infinity in numbers; by default ``add_frame`` refuses them.
         on_behind: If neither the encoders nor the disk keep up: ``"error"`` raises
             ``EncoderBehindError``, ``"skip"`` makes ``add_frame`` skip the frame and return False.
@@ -160,6 +179,8 @@ def resume(
         encoder_threads: Threads of each encoder; by default the cores divided by the
             cameras, at most 4.
         merge: Merge small files while recording, in a process of the lowest priority.
+        capture_times: Keep when each row was captured: in the column that the dataset has for it,
+            or beside the data.
 
     Raises:
         DatasetNotFoundError: There is no dataset.
@@ -169,14 +190,17 @@ def resume(
         VideoError: An encoder does not start.
         DiskError: The disk is full or not writable.
     """
-    options = RecordOptions(task, allow_nan, on_behind, memory_mb, encoder_threads, merge)
-    target = Path(root)
+    options = RecordOptions(
+        task, allow_nan, on_behind, memory_mb, encoder_threads, merge, bool(capture_times)
+    )
+    target = _folder(root)
     appender = open_appender(target)
     try:
         info = appender.info
         _refuse_differences(info, fps=fps, features=features, robot_type=robot_type, root=root)
         chosen = {
-            key: video or _recorded_settings(info.features[key], vcodec, target)
+            key: (depth_video if info.features[key].is_depth else video)
+            or _recorded_settings(info.features[key], vcodec, target)
             for key in info.video_keys
         }
         plans = _plans(info, chosen)
@@ -184,6 +208,7 @@ def resume(
             committer = Committer(appender, root=target)
             _, kept = commit_pending(target, committer)
             warn_of_damaged(target, kept)
+            _state_units(appender, target)  # also by what has waited: earlier versions stated none
             return Recorder(appender, plans, committer, options)
     except BaseException:
         with suppress(DiskError):
@@ -191,14 +216,62 @@ def resume(
         raise
 
 
+def folder_for_new(root: PathLike) -> Path:
+    """Return the folder of a dataset that is to be recorded.
+
+    Raises:
+        ArgumentError: It is remote.
+        TargetExistsError: There is something.
+    """
+    target = _folder(root)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise TargetExistsError(
+            "There is already something where the dataset is to be recorded.",
+            hint="choose another folder, or append to a dataset with demoreel.resume",
+            path=target,
+        )
+    return target
+
+
+def folder_to_resume(root: PathLike) -> Path:
+    """Return the folder of a dataset that episodes are to be appended to.
+
+    Raises:
+        ArgumentError: It is remote.
+        DatasetNotFoundError: There is none.
+    """
+    target = _folder(root)
+    require_dataset(target)
+    return target
+
+
+def _folder(root: PathLike) -> Path:
+    if is_uri(root):
+        raise ArgumentError(
+            "Episodes are recorded to a folder on this machine.",
+            hint="record to a folder, then "
+            + (
+                "publish it: demoreel push FOLDER REPO"
+                if str(root).startswith("hf://")
+                else f"copy it: demoreel convert FOLDER {root} --to v3.0"
+            ),
+            uri=root,
+        )
+    return Path(root)
+
+
 def _settings(
-    info: Info, vcodec: VideoCodec, video: VideoSettings | None
+    info: Info, vcodec: VideoCodec, video: VideoSettings | None, depth: VideoSettings | None
 ) -> dict[str, VideoSettings]:
     """Return how each video camera is to be encoded."""
-    default = video or VideoSettings()
+    default = with_known_chroma(video or VideoSettings())
     if video is None and vcodec != "auto":
-        default = replace(default, codec=_codec_named(vcodec))
-    chosen = {key: settings_of(info.features[key], default=default) for key in info.video_keys}
+        codec, encoder = codec_named(vcodec)
+        default = replace(default, codec=codec, encoder=encoder)
+    chosen = {
+        key: settings_of(info.features[key], default=default, depth=depth)
+        for key in info.video_keys
+    }
     colours = [key for key in info.video_keys if not info.features[key].is_depth]
     if vcodec == "auto" and video is None and colours:
         best = choose_codec(_plans(info, {key: chosen[key] for key in colours}), fps=info.fps)
@@ -206,14 +279,41 @@ def _settings(
     return chosen
 
 
-def _codec_named(name: str) -> Any:
-    """Return the codec of this name, or of FFmpeg's encoder of this name."""
-    by_encoder = {encoder: codec for codec, encoder in ENCODERS.items()}
-    return by_encoder.get(name, name)
+def _state_units(appender: Appender, root: Path) -> None:
+    """State the units of depth cameras that were recorded without one, by what is stored."""
+    features = appender.info.features
+    silent = [k for k, f in features.items() if f.is_depth and f.info.get("depth_unit") is None]
+    if silent and appender.episodes:
+        reader = open_reader(root, pending=False)
+        units = {key: _stored_unit(reader, key) for key in silent}
+        appender.redeclare(with_units(features, units))
+
+
+def _stored_unit(reader: Reader, camera: str) -> DepthUnit:
+    if not reader.in_tables(camera):
+        return "mm"
+    with open_image(reader.encoded(np.arange(1), camera)[0]) as image:
+        return unit_of(np.asarray(image).dtype)
+
+
+def _refuse_missing(encoder: str) -> None:
+    """Refuse an encoder that was asked for by its name, and is of no use here."""
+    from demoreel.media.encode import encoder_problem
+
+    problem = encoder_problem(encoder)
+    if problem is not None:
+        raise ArgumentError(
+            problem,
+            hint="vcodec='auto' takes the best that works here; libsvtav1, libx264 and libx265 "
+            "need no hardware",
+        )
 
 
 def _plans(info: Info, settings: Mapping[str, VideoSettings]) -> list[CameraPlan]:
     plans = []
+    for encoder in dict.fromkeys(chosen.encoder for chosen in settings.values()):
+        if encoder is not None:
+            _refuse_missing(encoder)
     for key, chosen in settings.items():
         feature = info.features[key]
         height, width, _ = feature.image_shape
@@ -233,7 +333,8 @@ def _recorded_settings(feature: Feature, vcodec: VideoCodec | None, root: Path) 
     """Return settings that go on as a camera was recorded, as far as its info says how."""
     noted = feature.info
     codec = noted.get("video.codec", "av1")
-    if vcodec not in (None, "auto") and _codec_named(str(vcodec)) != codec:
+    asked, encoder = (codec, None) if vcodec in (None, "auto") else codec_named(str(vcodec))
+    if asked != codec:
         raise ArgumentError(
             f"Camera {feature.key!r} was recorded as {codec}, not {vcodec}.",
             hint="leave vcodec out, and recording goes on in the same codec",
@@ -247,6 +348,8 @@ def _recorded_settings(feature: Feature, vcodec: VideoCodec | None, root: Path) 
         "preset": noted.get("video.preset"),
         "options": noted.get("video.extra_options"),
     }
+    if encoder is not None:  # it has presets and options of its own
+        given |= {"encoder": encoder, "preset": None, "options": None}
     return VideoSettings.from_file(
         given,
         default=settings_of(feature, default=VideoSettings()),
@@ -269,8 +372,9 @@ def _refuse_differences(
     if robot_type is not None and info.robot_type not in (None, robot_type):
         differences.append(f"robot_type is {info.robot_type!r} there, {robot_type!r} here")
     if features is not None:
-        wanted = describe(features, fps=info.fps, capture_times=False).features
-        there = {key: f for key, f in info.features.items() if not key.startswith(CAPTURE_TIME)}
+        wanted = describe(features, fps=info.fps, capture_times="none").features
+        wanted = {key: f for key, f in wanted.items() if clock_of(key) is None}
+        there = {key: f for key, f in info.features.items() if clock_of(key) is None}
         differences += _feature_differences(there, wanted)
     if differences:
         raise ArgumentError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,8 +11,13 @@ from demoreel.check.look import Usable
 from demoreel.errors import VideoError
 from demoreel.layouts.spans import Spans, resolve_spans
 from demoreel.media.video import open_video
-from demoreel.repair.tables import FoundTable, RowRun
+from demoreel.repair.changes import Changes
+from demoreel.repair.tables import FoundTable, RowRun, SameRows
 from demoreel.repair.videos import FoundVideo, Place, RepairVideos
+
+ABSENT = "its video is not there"
+DAMAGED = "its video does not open"
+NO_FRAMES = "its images are missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Placing:
         videos: The videos.
         listed: The episodes as the metadata know them.
         fps: Frames per second.
-        is_v2: Whether every episode has videos of its own.
+        places: Of v2, where each episode's table lies; its videos lie there, too. Else None.
         rows: How many rows each episode has.
     """
 
@@ -54,17 +59,18 @@ class Placing:
         listed: Usable | None,
         *,
         fps: float,
-        is_v2: bool,
+        places: Mapping[int, Place] | None,
         rows: Mapping[int, int],
     ) -> None:
         self._videos = videos
         self._rows = rows
         self._listed = listed
         self._fps = fps
-        self._is_v2 = is_v2
+        self._places = places
         self._known = {camera: self._from_metadata(camera) for camera in videos.of}
         self._next: dict[str, tuple[Place, int] | None] = dict.fromkeys(videos.of, ((0, 0), 0))
         self._follows = (0, 0)
+        self._used: dict[str, list[Spot]] = {camera: [] for camera in videos.of}
 
     def spots_of(self, episode: int, length: int, index: int | None) -> dict[str, Spot | str]:
         """Return where an episode lies for each camera that has videos; why not, where it does not.
@@ -89,28 +95,49 @@ class Placing:
             found[camera] = spot
             is_whole = isinstance(spot, Spot) and spot.frames == length
             self._next[camera] = _end_of(spot) if isinstance(spot, Spot) and is_whole else None
+            if isinstance(spot, Spot):
+                self._used[camera].append(spot)
         return found
 
     def _spot(
         self, camera: str, videos: Mapping[Place, FoundVideo], episode: int, length: int
     ) -> Spot | str:
-        if self._is_v2:
-            video = videos.get((0, episode))
-            if video is None:
-                return "it has no video that opens"
-            return Spot((0, episode), 0, 1, min(length, video.frames))
+        if self._places is not None:
+            place = self._videos.episode_place(camera, self._places[episode])
+            if place is None:
+                is_damaged = self._places[episode] in self._videos.damaged.get(camera, {})
+                return DAMAGED if is_damaged else ABSENT
+            return Spot(place, 0, 1, min(length, videos[place].frames))
         known, before = self._known[camera].get(episode), self._next[camera]
         if known is None:
-            return self._behind(camera, videos, length)
-        if before is not None and known.place == before[0] and known.first < before[1]:
-            return self._behind(camera, videos, length)  # the one before has these frames already
+            named = self._named(camera, episode)
+            if named is not None and named not in videos and before is None:
+                return DAMAGED if named in self._videos.damaged.get(camera, {}) else ABSENT
+            return self._behind(camera, videos, episode, length)
+        if any(_share_frames(known, other) for other in self._used[camera]):
+            return self._behind(camera, videos, episode, length)  # another has these frames already
         return known
+
+    def _named(self, camera: str, episode: int) -> Place | None:
+        """Return the video that the metadata name for an episode."""
+        position = _position(self._listed, episode)
+        names = [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index")]
+        if self._listed is None or position < 0:
+            return None
+        if any(name not in self._listed.columns for name in names):
+            return None
+        chunk, number = (int(self._listed.columns[name][position]) for name in names)
+        return chunk, number
 
     def _from_metadata(self, camera: str) -> dict[int, Spot]:
         """Return the episodes that the metadata and the videos agree on."""
         listed, videos = self._listed, self._videos.of[camera]
         names = [f"videos/{camera}/{n}" for n in ("chunk_index", "file_index", "from_timestamp")]
-        if self._is_v2 or listed is None or any(name not in listed.columns for name in names):
+        if (
+            self._places is not None
+            or listed is None
+            or any(name not in listed.columns for name in names)
+        ):
             return {}
         chunk, file, begin = (listed.columns[name] for name in names)
         found: dict[int, Spot] = {}
@@ -159,7 +186,9 @@ class Placing:
         runs_out = at + length > video.frames
         return at if on_a_frame and runs_out and _is_keyframe(video, at) else -1
 
-    def _behind(self, camera: str, videos: Mapping[Place, FoundVideo], length: int) -> Spot | str:
+    def _behind(
+        self, camera: str, videos: Mapping[Place, FoundVideo], episode: int, length: int
+    ) -> Spot | str:
         """Return the frames behind those of the episode before."""
         before = self._next[camera]
         if before is None:
@@ -174,9 +203,37 @@ class Placing:
                 continue
             if not _is_keyframe(video, first):
                 return "the metadata do not say where its images are, and none begin where it must"
-            fits = first + length <= video.frames
-            return Spot(place, first, 1, length) if fits else "its images are missing"
-        return "its images are missing"
+            if first + length > video.frames:
+                return NO_FRAMES
+            spot = Spot(place, first, 1, length)
+            others = (other for n, other in self._known[camera].items() if n != episode)
+            if any(_is_taken(spot, other) for other in others):
+                return (
+                    "the metadata do not say where its images are, and others begin where it must"
+                )
+            return spot
+        damaged = self._videos.damaged.get(camera, {})
+        if (chunk, number) in damaged or (chunk, number + 1) in damaged:
+            return DAMAGED
+        named = self._named(camera, episode)
+        return ABSENT if named is not None and named not in videos else NO_FRAMES
+
+
+def _is_taken(spot: Spot, other: Spot) -> bool:
+    """Whether a spot begins among another's frames, or holds all of them.
+
+    One that begins among this one's frames may be some frames off, and is looked for behind it.
+    """
+    end, other_end = _end_of(spot)[1], _end_of(other)[1]
+    is_inside = other.first <= spot.first < other_end
+    return spot.place == other.place and (is_inside or spot.first < other.first < other_end <= end)
+
+
+def _share_frames(one: Spot, other: Spot) -> bool:
+    """Whether two episodes have frames of one video that lie between one another."""
+    return (
+        one.place == other.place and one.first < _end_of(other)[1] and other.first < _end_of(one)[1]
+    )
 
 
 def _end_of(spot: Spot) -> tuple[Place, int]:
@@ -229,12 +286,16 @@ class Decision:
     Attributes:
         kept: Those that can be kept, in the order of the tables.
         lost: Those that cannot.
-        mended: What was wrong with those that are kept.
+        changes: Takes what was wrong with those that are kept.
+        dropped: Rows that belong to no episode, a sentence each.
+        renumbered: Episodes whose number other rows have, with the number that they had.
     """
 
+    changes: Changes
     kept: list[Kept] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
-    mended: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    renumbered: dict[int, int] = field(default_factory=dict)
 
 
 def decide(
@@ -242,6 +303,7 @@ def decide(
     runs: Sequence[RowRun],
     listed: Usable | None,
     videos: RepairVideos,
+    changes: Changes,
     *,
     fps: float,
     is_v2: bool,
@@ -255,29 +317,106 @@ def decide(
         runs: Their spans of rows.
         listed: What the metadata say of episodes, if they say anything.
         videos: The videos.
+        changes: Takes what was wrong with episodes that are kept.
         fps: Frames per second.
-        is_v2: Whether every episode has videos of its own.
+        is_v2: Whether every episode has a table and videos of its own.
         undecodable: Episodes whose images cannot be decoded, and what is wrong with them.
-        knows_all: Whether the metadata list every episode there is, so that rows of others are
-            leftovers.
+        knows_all: Whether the metadata list every episode there is.
     """
-    decision = Decision()
+    decision = Decision(changes)
     chosen = _chosen_runs(tables, runs, listed, decision, knows_all)
     rows = {run.episode: run.length for run in chosen}
-    placing = Placing(videos, listed, fps=fps, is_v2=is_v2, rows=rows)
+    places = {run.episode: (tables[run.table].chunk, tables[run.table].number) for run in chosen}
+    placing = Placing(videos, listed, fps=fps, places=places if is_v2 else None, rows=rows)
     in_order = sorted(chosen, key=lambda run: run.episode)
+    added = {} if is_v2 else _added_with_videos(tables, chosen, listed, videos, decision)
     spots = {
-        run.episode: placing.spots_of(run.episode, run.length, _first_index(run, tables))
+        run.episode: added.get(run.episode)
+        or placing.spots_of(run.episode, run.length, _first_index(run, tables))
         for run in in_order
     }
+    if is_v2:
+        _refuse_exchanged(spots, rows, videos)
     for run in sorted(chosen, key=lambda run: (run.table, run.first)):
         _settle(run, spots[run.episode], listed, undecodable, decision)
+    decision.lost = [_with_number(one, tables, chosen, decision) for one in decision.lost]
     seen = {run.episode for run in chosen}
+    seen |= {lost.episode for lost in decision.lost}
     for episode in listed.index.tolist() if listed is not None else ():
         if episode not in seen:
             decision.lost.append(Lost(episode, "no table has its rows"))
     decision.lost.sort(key=lambda lost: lost.episode)
     return decision
+
+
+def _refuse_exchanged(
+    spots: Mapping[int, dict[str, Spot | str]], rows: Mapping[int, int], videos: RepairVideos
+) -> None:
+    """Give up videos of v2 that have another's length: they may lie in each other's places."""
+    for camera, films in videos.of.items():
+        found = {e: own[camera] for e, own in spots.items() if camera in own}
+        frames = {e: films[at.place].frames for e, at in found.items() if isinstance(at, Spot)}
+        off = {episode: n for episode, n in frames.items() if n != rows[episode]}
+        fitting = {e: [o for o in off if o != e and rows[o] == n] for e, n in off.items()}
+        mistaken = {episode: others for episode, others in fitting.items() if others}
+        if len(mistaken) < 2:
+            continue
+        for episode, others in mistaken.items():
+            spots[episode][camera] = (
+                f"its video has {off[episode]} frames where it has {rows[episode]} rows, as if it "
+                f"were the video of episode {others[0]}"
+            )
+
+
+def _with_number(
+    lost: Lost, tables: Sequence[FoundTable], chosen: Sequence[RowRun], decision: Decision
+) -> Lost:
+    """Say of an episode that got another number which rows it is."""
+    had = decision.renumbered.get(lost.episode)
+    if had is None:
+        return lost
+    name = next(tables[run.table].name for run in chosen if run.episode == lost.episode)
+    return Lost(lost.episode, f"rows of another episode {had}, in {name}: {lost.why}")
+
+
+def _added_with_videos(
+    tables: Sequence[FoundTable],
+    chosen: Sequence[RowRun],
+    listed: Usable | None,
+    videos: RepairVideos,
+    decision: Decision,
+) -> dict[int, dict[str, Spot | str]]:
+    """Return the spots of episodes that were added as a table and videos of the same number.
+
+    All of the table's episodes have numbers that others have, the metadata name none of the videos,
+    and each video has as many frames as the table has rows.
+    """
+    found: dict[int, dict[str, Spot | str]] = {}
+    for number, table in enumerate(tables):
+        own = sorted((run for run in chosen if run.table == number), key=lambda run: run.first)
+        place = (table.chunk, table.number)
+        films = {camera: of.get(place) for camera, of in videos.of.items()}
+        rows = sum(run.length for run in own)
+        if not films or not own or any(run.episode not in decision.renumbered for run in own):
+            continue
+        if any(film is None or film.frames != rows for film in films.values()):
+            continue
+        if any(_is_named(listed, camera, place) for camera in films):
+            continue
+        first = 0
+        for run in own:
+            found[run.episode] = {c: Spot(place, first, 1, run.length) for c in films}
+            first += run.length
+    return found
+
+
+def _is_named(listed: Usable | None, camera: str, place: Place) -> bool:
+    """Whether the metadata of an episode name this video."""
+    names = [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index")]
+    if listed is None or any(name not in listed.columns for name in names):
+        return False
+    chunk, number = (listed.columns[name] for name in names)
+    return bool(((chunk == place[0]) & (number == place[1])).any())
 
 
 def _first_index(run: RowRun, tables: Sequence[FoundTable]) -> int | None:
@@ -298,22 +437,41 @@ def _chosen_runs(
     by_episode: dict[int, list[RowRun]] = {}
     for run in runs:
         by_episode.setdefault(run.episode, []).append(run)
-    chosen, orphans = [], 0
+    chosen: list[RowRun] = []
+    more: list[RowRun] = []
+    are_same = SameRows(tables)
+    orphans = 0
     for episode, found in by_episode.items():
-        if knows_all and _position(listed, episode) < 0:
-            orphans += sum(run.length for run in found)
-            continue
         whole = [run for run in found if run.begins]
+        rows = sum(run.length for run in found)
+        is_other = knows_all and _position(listed, episode) < 0
         if episode < 0 or not whole:
-            rows = sum(run.length for run in found)
-            decision.lost.append(Lost(episode, f"its {rows} rows do not begin with its first"))
+            if is_other:
+                decision.dropped.append(f"{rows} rows of episode {episode}, which is not listed")
+            else:
+                decision.lost.append(Lost(episode, f"its {rows} rows do not begin with its first"))
             continue
         best = max(whole, key=lambda run: _likelihood(run, tables, listed))
-        orphans += sum(run.length for run in found) - best.length
+        others = [run for run in whole if run is not best and _differ(are_same, run, best)]
+        more += others
+        rows -= sum(run.length for run in others)
+        if is_other and any(run.episode != episode and are_same(run, best) for run in runs):
+            orphans += rows
+            continue
+        orphans += rows - best.length
         chosen.append(best)
+    taken = [*by_episode, *(listed.index.tolist() if listed is not None else ()), -1]
+    for number, run in enumerate(more, max(taken) + 1):
+        decision.renumbered[number] = run.episode
+        chosen.append(replace(run, episode=number))
     if orphans:
-        decision.mended.append(f"{orphans} rows that no episode needs were left out")
+        decision.changes.add("{n} rows that no episode needs were left out", amount=orphans)
     return chosen
+
+
+def _differ(are_same: SameRows, run: RowRun, best: RowRun) -> bool:
+    """Whether rows with an episode's number are another episode: in another table, others."""
+    return run.table != best.table and not are_same(run, best)
 
 
 def _likelihood(
@@ -345,8 +503,8 @@ def _settle(
     episode = run.episode
     missing = {camera: spot for camera, spot in spots.items() if isinstance(spot, str)}
     if missing:
-        camera, why = next(iter(missing.items()))
-        decision.lost.append(Lost(episode, f"{camera}: {why}"))
+        reasons = "; ".join(f"{camera}: {why}" for camera, why in missing.items())
+        decision.lost.append(Lost(episode, reasons))
         return
     if episode in undecodable:
         decision.lost.append(Lost(episode, undecodable[episode]))
@@ -354,17 +512,15 @@ def _settle(
     places = {camera: spot for camera, spot in spots.items() if isinstance(spot, Spot)}
     length = min([run.length, *(spot.frames for spot in places.values())])
     if length < run.length:
-        decision.mended.append(
-            f"episode {episode}: {run.length - length} rows at its end have no images, and were "
-            "left out"
-        )
+        said = "{n} rows at its end have no images, and were left out"
+        decision.changes.add(said, f"episode {episode}", amount=run.length - length)
     position = _position(listed, episode)
     if position < 0:
-        decision.mended.append(f"episode {episode}: the metadata do not know it; it was added")
+        said = "the metadata do not list it; it was added, with the task of its task_index"
+        decision.changes.add(said, f"episode {episode}")
     elif listed is not None and int(listed.length[position]) != run.length:
-        decision.mended.append(
-            f"episode {episode}: it has {run.length} rows, not {int(listed.length[position])}"
-        )
+        said = "the metadata had another length than its rows"
+        decision.changes.add(said, f"episode {episode}")
     decision.kept.append(Kept(episode, run, length, places))
 
 

@@ -47,7 +47,7 @@ class Extracted:
     root: Path
     features: Mapping[str, Feature]
     files: dict[str, int]
-    lost: list[str]
+    lost: list[tuple[str, str]]
 
 
 def extract(look: Look, folder: Path) -> Extracted:
@@ -85,7 +85,7 @@ def _extract_rows(look: Look, found: Extracted) -> None:
         who = table.scan(["episode_index", "frame_index"])
     except DemoreelError as error:
         refuse_shortage(error)
-        found.lost.append(f"{look.table}.lance: {error.what}")
+        found.lost.append((f"{look.table}.lance", error.what))
         return
     episode, frame = (as_numpy(who.column(name)) for name in who.column_names)
     order = np.lexsort((frame, episode))
@@ -99,7 +99,7 @@ def _extract_rows(look: Look, found: Extracted) -> None:
             made = _as_features(rows, kept, columns, table.path)
         except DemoreelError as error:
             refuse_shortage(error)
-            found.lost.append(f"{look.table}.lance: {len(places)} rows ({error.what})")
+            found.lost.append((f"{look.table}.lance: {len(places)} rows", error.what))
             continue
         path = found.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def _as_features(
     for key, feature in features.items():
         array = rows.column(columns[key]).combine_chunks()
         if feature.is_numeric:
-            values = arrow_in.numbers(array, feature, where=where, from_floats=True)
+            values = arrow_in.numbers(array, feature, where=where)
             arrays.append(to_arrow(values, feature, length=len(rows)))
         elif feature.is_image:
             images = [value or b"" for value in array.to_pylist()]
@@ -150,7 +150,7 @@ def _extract_videos(table: LanceTable, found: Extracted) -> None:
         rows = table.scan(["video_key", "chunk_index", "file_index"]).to_pylist()
     except DemoreelError as error:
         refuse_shortage(error)
-        found.lost.append(f"{table.name}: {error.what}")
+        found.lost.append((table.name, error.what))
         return
     for row in rows:
         camera, chunk, file = row["video_key"], row["chunk_index"], row["file_index"]
@@ -170,4 +170,4 @@ def _extract_videos(table: LanceTable, found: Extracted) -> None:
         except DemoreelError as error:
             refuse_shortage(error)
             path.unlink(missing_ok=True)
-            found.lost.append(f"{name}: {error.what}")
+            found.lost.append((name, error.what))

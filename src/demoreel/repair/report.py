@@ -20,13 +20,17 @@ class Repaired:
         target: The repaired one; None after a dry run.
         episodes: How many were kept.
         frames: How many rows they have.
-        mended: What was wrong and is not any more, a sentence each.
+        mended: What was wrong and is not any more, a sentence for each kind of change.
         lost: Episodes that could not be kept, and why.
         unreadable: Files, or parts of them, that could not be read.
         copied: Files that were copied as they were.
         before: What ``check`` said of the source.
         after: What it says of the result; None after a dry run.
         dropped: What the source holds or states, and the result does not, a sentence each.
+        absent: Files that the metadata name and that are not there, where that costs an episode or
+            a camera.
+        cameras_lost: Cameras that were left out as asked, or, of a dry run, have no video.
+        columns_lost: Columns of the tables that no feature can hold, or not of all episodes.
     """
 
     source: Path | str
@@ -40,6 +44,14 @@ class Repaired:
     before: Report
     after: Report | None
     dropped: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    cameras_lost: tuple[str, ...] = ()
+    columns_lost: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all episodes, cameras and columns of the source are in the result."""
+        return not (self.lost or self.cameras_lost or self.columns_lost or self.unreadable)
 
     @property
     def is_clean(self) -> bool:
@@ -68,6 +80,9 @@ class Repaired:
             "unreadable": list(self.unreadable),
             "copied_files": self.copied,
             "dropped": list(self.dropped),
+            "absent": list(self.absent),
+            "cameras_lost": list(self.cameras_lost),
+            "columns_lost": list(self.columns_lost),
             "clean": self.is_clean,
             "before": self.before.to_json(),
             "after": None if self.after is None else self.after.to_json(),

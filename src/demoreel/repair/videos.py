@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,19 @@ from demoreel.media.audio import AudioSpan, spans_of_frames, tracks_of
 from demoreel.media.mp4 import read_description
 from demoreel.media.mp4_write import PacketRun, write_packets
 from demoreel.media.video import Video, open_video
+from demoreel.repair.changes import Changes
 from demoreel.storage.local import LocalFile, open_file
 from demoreel.storage.store import ReadsNow
 
-_V3 = re.compile(r"(?:^|/)([^/]+)/chunk-(\d+)/file-(\d+)\.mp4$")
-_V2 = re.compile(r"(?:^|/)chunk-(\d+)/([^/]+)/episode_(\d+)\.mp4$")
+_CHUNK = re.compile(r"chunk-(\d+)")
+_FILE = {True: re.compile(r"episode_(\d+)\.mp4"), False: re.compile(r"file-(\d+)\.mp4")}
+_ROOTS = ("videos", "video")
+
+_SAME_RATE = 0.01
+_EVEN = 0.5  # of a frame
 
 Place = tuple[int, int]
-"""Chunk and number of a video, as its name says; of v2, 0 and the episode."""
+"""Chunk and number of a video, as its name says; of v2, the number is the episode's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,20 @@ class FoundVideo:
     frames: int
     seconds: np.ndarray
 
+    @property
+    def rate(self) -> float | None:
+        """Frames per second, by its own clock; None where that does not tell."""
+        steps = np.diff(self.seconds)
+        step = float(np.median(steps)) if len(steps) else 0.0
+        return 1 / step if step > 0 else None
+
+    def runs_at(self, fps: float) -> bool:
+        """Whether every frame is shown for one frame's time at this rate."""
+        steps = np.diff(self.seconds)
+        return self.rate is None or bool(
+            abs(self.rate / fps - 1) <= _SAME_RATE and (np.abs(steps * fps - 1) <= _EVEN).all()
+        )
+
 
 @dataclass
 class RepairVideos:
@@ -48,71 +67,130 @@ class RepairVideos:
 
     Attributes:
         of: The videos of each camera, by place.
-        mended: What was done to get at frames.
+        changes: Takes what was done to get at frames.
         lost: What could not be read, and why.
+        damaged: Where videos lie that could not be opened.
     """
 
     of: dict[str, dict[Place, FoundVideo]]
-    mended: list[str]
-    lost: list[str]
+    changes: Changes
+    lost: list[tuple[str, str]] = field(default_factory=list)
+    damaged: dict[str, dict[Place, str]] = field(default_factory=dict)
+
+    def episode_place(self, camera: str, place: Place) -> Place | None:
+        """Return where the video of an episode of v2 lies, whose table lies at this place."""
+        found = self.of[camera]
+        if place in found:
+            return place
+        same = [other for other in found if other[1] == place[1]]
+        return same[0] if len(same) == 1 else None
 
 
 def find_videos(
-    root: Path, files: Mapping[str, int], cameras: Iterable[str], fps: float, scratch: Path
-) -> RepairVideos:
+    root: Path,
+    files: Mapping[str, int],
+    cameras: Iterable[str],
+    scratch: Path,
+    changes: Changes,
+    *,
+    is_v2: bool,
+    fps: Callable[[RepairVideos], float],
+) -> tuple[RepairVideos, float]:
     """Open every video of these cameras, wherever in the dataset it lies.
 
     Cost: reads the videos' tables of packets. What is saved of damaged ones goes to ``scratch``.
+
+    Args:
+        root: The dataset's folder.
+        files: The files in it, by name, with their sizes.
+        cameras: The cameras.
+        scratch: A folder to write to.
+        changes: Takes what was done to get at frames.
+        is_v2: Whether videos have the names of v2.
+        fps: Tells the dataset's rate, once the videos that are whole have been opened.
+
+    Returns:
+        The videos, and the rate.
     """
-    wanted = set(cameras)
-    found = RepairVideos({camera: {} for camera in sorted(wanted)}, [], [])
-    for name in sorted(files):
-        known = _camera_and_place(name)
-        if known is None or known[0] not in wanted:
+    found = RepairVideos({camera: {} for camera in sorted(set(cameras))}, changes)
+    damaged: list[tuple[str, str, Place, DemoreelError]] = []
+    for name, (camera, place) in sorted(named_videos(files, cameras, is_v2=is_v2).items()):
+        if camera not in found.of:
             continue
-        camera, place = known
-        target = scratch / f"{len(found.mended)}.mp4"
-        video = _opened(root / name, name, fps, target, found)
-        if video is not None and place not in found.of[camera]:
-            found.of[camera][place] = video
+        try:
+            video = open_video(root / name)
+        except DemoreelError as error:
+            refuse_shortage(error)
+            damaged.append((name, camera, place, error))
+            continue
+        opened = FoundVideo(name, root / name, video.index.frames, video.index.seconds)
+        found.of[camera].setdefault(place, opened)
+    rate = fps(found)
+    for number, (name, camera, place, wrong) in enumerate(damaged):
+        saved = _rescued(root / name, name, rate, scratch / f"{number}.mp4", found)
+        if saved is not None:
+            found.of[camera].setdefault(place, saved)
+            continue
+        found.lost.append((name, wrong.what))
+        found.damaged.setdefault(camera, {})[place] = name
+    return found, rate
+
+
+def named_videos(
+    files: Iterable[str], cameras: Iterable[str], *, is_v2: bool
+) -> dict[str, tuple[str, Place]]:
+    """Return whose videos these files are, by their paths, in whatever order the folders are.
+
+    Where a camera has no folder of its own, one of its last name is taken for it; where there is
+    one camera, so are videos in none.
+
+    Args:
+        files: The files in a dataset's folder.
+        cameras: The cameras.
+        is_v2: Whether videos have the names of v2.
+    """
+    own, loose = set(cameras), dict[str, tuple[list[str], Place]]()
+    found: dict[str, tuple[str, Place]] = {}
+    for name in files:
+        *folders, file = name.split("/")
+        match = _FILE[is_v2].fullmatch(file)
+        chunks = [int(chunk[1]) for folder in folders if (chunk := _CHUNK.fullmatch(folder))]
+        if match is None or not (chunks or is_v2):
+            continue
+        place = (chunks[-1] if chunks else 0, int(match[1]))
+        others = [f for f in reversed(folders) if not _CHUNK.fullmatch(f)]
+        camera = next((folder for folder in others if folder in own), None)
+        if camera is None:
+            loose[name] = [f for f in others if f not in _ROOTS], place
+        else:
+            found[name] = camera, place
+    bare = own - {camera for camera, _ in found.values()}
+    for name, (others, place) in loose.items():
+        meant = [key for key in bare if not others or key.rpartition(".")[2] == others[0]]
+        if len(meant) == 1 and (others or len(own) == 1):
+            found[name] = meant[0], place
+        elif others:
+            found[name] = others[0], place
     return found
 
 
-def cameras_on_disk(files: Iterable[str]) -> set[str]:
-    """Return the names of cameras that have videos."""
-    known = (_camera_and_place(name) for name in files)
-    return {camera for camera, _ in (one for one in known if one is not None)}
-
-
-def _camera_and_place(name: str) -> tuple[str, Place] | None:
-    if match := _V3.search(name):
-        return match[1], (int(match[2]), int(match[3]))
-    if match := _V2.search(name):
-        return match[2], (0, int(match[3]))
-    return None
-
-
-def _opened(
+def _rescued(
     path: Path, name: str, fps: float, target: Path, found: RepairVideos
 ) -> FoundVideo | None:
-    try:
-        video = open_video(path)
-        return FoundVideo(name, path, video.index.frames, video.index.seconds)
-    except DemoreelError as error:
-        refuse_shortage(error)
-        saved = _saved(path, fps, target)
-        if saved is None:
-            found.lost.append(f"{name}: {error.what}")
-            return None
-        video = open_video(target)
-        kept = f"{saved} frames before its end was cut off were kept"
-        if _has_audio(path) and not tracks_of(video).has_audio:
-            kept += ", its audio was not"
-        found.mended.append(f"{name}: {kept}")
-        return FoundVideo(name, target, video.index.frames, video.index.seconds)
+    """Return what could be saved of a video that does not open."""
+    saved = _saved(path, fps, target)
+    if saved is None:
+        return None
+    video = open_video(target)
+    kept = "{n} frames before its end was cut off were kept"
+    if has_audio(path) and not tracks_of(video).has_audio:
+        kept += ", its audio was not"
+    found.changes.add(kept, name, amount=saved)
+    return FoundVideo(name, target, video.index.frames, video.index.seconds)
 
 
-def _has_audio(path: Path) -> bool:
+def has_audio(path: Path) -> bool:
+    """Whether a video has an audio track; it may be cut off."""
     try:
         found = mp4.read_tracks(_Longer(open_file(path)), name=str(path))
     except (VideoError, OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,33 @@ import pyarrow.compute as pc
 
 from demoreel.edit.stated import carry_file, details_in, merged_splits, other_files
 from demoreel.edit.written import ParquetTables
-from demoreel.errors import TableError, refuse_shortage
+from demoreel.errors import TableError, count, refuse_shortage
 from demoreel.layouts import arrow_in
-from demoreel.layouts.columns import arrow_type, table_schema
+from demoreel.layouts.capture_times import CAPTURE_TIMES, agrees, stated_times, write_capture_times
+from demoreel.layouts.columns import arrow_type, table_schema, to_arrow
 from demoreel.layouts.v3 import writer as v3
+from demoreel.layouts.v3.files import FilePlace
 from demoreel.layouts.writing import TableWriter
 from demoreel.model import DEFAULT_FEATURES, Feature, Info, Stats
+from demoreel.repair.changes import Changes, examples
 from demoreel.repair.decide import Decision, Kept, Lost
 from demoreel.repair.tables import FoundTable
+from demoreel.repair.values import as_column, default_numbers, in_words, is_as_written, numbers_of
 from demoreel.repair.videos import FoundVideo, Place, RepairVideos
-from demoreel.stats.columns import Facts, whole_stats
+from demoreel.stats.columns import Facts, split_checks, whole_stats
 from demoreel.storage.parquet import Forward, open_parquet
 
 _ON_THE_GRID = 1e-3  # of a frame
+_FLOAT_SLACK = 2.0**-23  # timestamps are 32-bit floats
+_NO_TEXT = "task 0"
+_SAID = {
+    "timestamp": "was set to frame_index / fps",
+    "frame_index": "was counted anew",
+    "episode_index": "was counted anew",
+    "index": "was counted anew",
+    "task_index": "follows the tasks' new numbers",
+}
+"""What was done to a column of the format's own."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,8 @@ class RepairSource:
         stats: The whole dataset's statistics, as far as it has them.
         meta: Its folder of metadata.
         others: Other programs' columns: a row an episode, with ``episode_index``.
+        is_v2: Whether every episode has videos of its own.
+        said: The texts of tasks that the metadata of each episode name.
     """
 
     root: Path
@@ -55,9 +71,13 @@ class RepairSource:
     stats: Stats | None
     meta: Path
     others: pa.Table | None
+    is_v2: bool
+    said: Mapping[int, Sequence[str]]
 
     def knows_images(self, episodes: Collection[int]) -> bool:
         """Whether there are statistics of all cameras' images, and of these episodes' alone."""
+        if not self.info.cameras:
+            return True
         stats = self.picture_stats
         names = () if stats is None else stats.column_names
         known = set() if stats is None else set(stats.column("episode_index").to_pylist())
@@ -79,20 +99,20 @@ class RepairedFiles:
         frames: How many rows.
         copied: Files that were copied as they were.
         lost: Episodes whose values no column can hold.
-        mended: What was wrong with tables.
+        changes: Takes what was wrong with tables.
         dropped: What the source states and the result does not.
     """
 
-    episodes: list[int]
-    frames: int
-    copied: int
-    lost: list[Lost]
-    mended: list[str]
-    dropped: list[str]
+    changes: Changes
+    episodes: list[int] = field(default_factory=list)
+    frames: int = 0
+    copied: int = 0
+    lost: list[Lost] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
 
 
 def write_repaired(
-    source: RepairSource, decision: Decision, folder: Path, *, link: bool
+    source: RepairSource, decision: Decision, folder: Path | None, *, link: bool
 ) -> RepairedFiles:
     """Write the episodes that are kept, numbered anew. Nothing is forced to disk.
 
@@ -101,36 +121,54 @@ def write_repaired(
     Args:
         source: The dataset.
         decision: What is kept of it.
-        folder: An empty folder.
+        folder: An empty folder; None only looks what would be written.
         link: Whether videos may be other names of the source's: for a folder that does not last.
     """
-    writing = _Writing(source, folder, link=link, is_whole=not decision.lost)
+    writing = _Writing(source, decision, folder, link=link)
     for number, table in enumerate(source.tables):
         writing.take_table(table, [kept for kept in decision.kept if kept.run.table == number])
-    if writing.written.episodes:
-        writing.finish()
+    if writing.written.episodes and folder is not None:
+        writing.finish(folder)
     return writing.written
 
 
 class _Writing:
-    def __init__(self, source: RepairSource, folder: Path, *, link: bool, is_whole: bool) -> None:
+    def __init__(
+        self, source: RepairSource, decision: Decision, folder: Path | None, *, link: bool
+    ) -> None:
         self._source = source
-        self._is_whole = is_whole
+        self._is_whole = not decision.lost
         self._link = link
         self._folder = folder
         self._features = source.info.features
-        texts = {number: source.tasks.get(number) for number in _used_tasks(source.tables)}
+        texts = {n: source.tasks.get(n) for n in _used_tasks(source.tables, decision)}
         self._texts = {n: text or f"task {n}" for n, text in texts.items()}
-        self._number = {n: place for place, n in enumerate(sorted(self._texts))}
-        self._facts = Facts(self._features, [self._texts[n] for n in sorted(self._texts)])
+        # Rows without a number have the text that their episode's metadata name.
+        alone = [self._only_text(kept.episode) for kept in _without_task(source.tables, decision)]
+        every = [*(self._texts[n] for n in sorted(self._texts)), *alone]
+        distinct = list(dict.fromkeys(every)) or [_NO_TEXT]
+        self._number = {n: distinct.index(text) for n, text in self._texts.items()}
+        self._distinct = distinct
+        self._facts = Facts(self._features, distinct)
         self._rows: list[dict[str, Any]] = []
         self._used: set[tuple[str, Place]] = set()
         self._tables: list[str] = []
-        self.written = RepairedFiles([], 0, 0, [], [], [])
-        self._place_of = _numbering(source.videos)
-        for n, text in texts.items():
-            if text is None:
-                self.written.mended.append(f"task {n} has no text; it is called 'task {n}' now")
+        self._changes = decision.changes
+        self.written = RepairedFiles(decision.changes)
+        self._place_of = _numbering(source.videos, source.is_v2)
+        for n, text in sorted(texts.items()):
+            if not text:
+                self._changes.add("it had no text, and is called by its number now", f"task {n}")
+        named = {text for own in source.said.values() for text in own}
+        unused = sorted({*source.tasks.values(), *named} - {"", *distinct})
+        if unused:
+            said = f"{count(len(unused), 'task')} that no row has: {examples(unused)}"
+            self.written.dropped.append(said)
+
+    def _only_text(self, episode: int) -> str:
+        """Return the text of an episode whose rows have no number of a task."""
+        own = self._source.said.get(episode) or ()
+        return own[0] if len(own) == 1 else self._source.tasks.get(0) or _NO_TEXT
 
     def take_table(self, table: FoundTable, kept: Sequence[Kept]) -> None:
         """Write one table's episodes: as a copy of the file, if it holds them and nothing else."""
@@ -141,6 +179,7 @@ class _Writing:
         name = self._source.info.data_path.format(chunk_index=chunk, file_index=number)
         schema = table_schema(self._features.values())
         same = _holds_only(table, kept) and set(table.schema.names) == set(schema.names)
+        same = self._has_types(table) and same
         good: list[tuple[Kept, dict[str, Any]]] = []
         with open_parquet(table.path) as parquet:
             images = {key for key, feature in self._features.items() if feature.is_image}
@@ -155,31 +194,58 @@ class _Writing:
                     self._note(one, columns, chunk, number)
             if not good:
                 return
+            self._tables.append(name)
+            if self._folder is None:
+                return
             target = self._folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if same and table.path == self._source.root / table.name:
                 shutil.copyfile(table.path, target)
                 self.written.copied += 1
-            else:
-                with TableWriter(target, schema) as writer:
-                    for one, columns in good:
-                        for part, own in _parts(rows, one, columns):
-                            writer.write(self._arrow(part, own))
-                self.written.mended.append(f"{table.name}: its table was written anew")
-        self._tables.append(name)
+                return
+            with TableWriter(target, schema) as writer:
+                for one, columns in good:
+                    for part, own in _parts(rows, one, columns):
+                        writer.write(self._arrow(part, own, table.name))
+
+    def _has_types(self, table: FoundTable) -> bool:
+        """Whether a table's columns are of the types that LeRobot writes; others are noted."""
+        same = True
+        for key, feature in self._features.items():
+            if feature.is_video or key not in table.schema.names:
+                continue
+            kind = table.schema.field(key).type
+            if not is_as_written(kind, feature):
+                same = False
+                said = (
+                    f"{key} was stored as {in_words(kind)}, and is {in_words(arrow_type(feature))}"
+                )
+                self._changes.add(said, table.name)
+        return same
 
     def _is_unchanged(self, rows: Forward, kept: Kept, columns: Mapping[str, Any]) -> bool | None:
         """Whether an episode's rows are as they are to be; None, and it is lost, if none can be."""
+        changed: dict[str, int] = {}
+        texts = 0
         try:
-            same = True
             for part, own in _parts(rows, kept, columns):
                 _refuse_missing_images(part, self._features)
-                same = _is_unchanged(part, own, self._arrow(part, own)) and same
-            return same
+                made = self._arrow(part, own, f"episode {kept.episode}")
+                for key in DEFAULT_FEATURES:
+                    changed[key] = changed.get(key, 0) + _count_changed(part, key, own[key])
+                texts += _count_missing_texts(part, made)
         except (TableError, pa.ArrowException, ValueError) as error:
+            refuse_shortage(error)
             what = error.what if isinstance(error, TableError) else str(error)
             self.written.lost.append(Lost(kept.episode, what))
             return None
+        if texts:
+            self._changes.add("{n} texts that were missing are empty now", amount=texts)
+        for key, rows_changed in changed.items():
+            if rows_changed:
+                said = f"{key} {_SAID[key]}, in {{n}} rows"
+                self._changes.add(said, f"episode {kept.episode}", amount=rows_changed)
+        return not texts and not any(changed.values())
 
     def _columns(self, rows: Forward, kept: Kept, name: str) -> dict[str, Any] | None:
         """Return an episode's numbers as they are to be; None if some cannot be."""
@@ -188,45 +254,50 @@ class _Writing:
             part = pa.concat_tables(rows.pieces(kept.run.first, kept.length))
             for key, feature in self._features.items():
                 if feature.is_numeric and key not in DEFAULT_FEATURES:
-                    array = part.column(key).combine_chunks()
-                    columns[key] = arrow_in.numbers(array, feature, where=name)
+                    columns[key] = numbers_of(part.column(key), feature, where=name)
         except (TableError, pa.ArrowException, ValueError) as error:
             refuse_shortage(error)
             what = error.what if isinstance(error, TableError) else str(error)
             self.written.lost.append(Lost(kept.episode, what))
             return None
-        task = _numbers(part, "task_index")
-        texts = np.zeros(kept.length, np.int64) if task is None else task
+        task = default_numbers(part, "task_index")
+        if task is None:
+            own = np.full(kept.length, self._distinct.index(self._only_text(kept.episode)))
+        else:
+            own = np.array([self._number[n] for n in task.tolist()])
+        self._note_tasks(kept, own)
         frames = np.arange(kept.length)
         return {
             **columns,
-            "timestamp": _timestamps(_numbers(part, "timestamp"), kept.length, self._fps),
+            "timestamp": _timestamps(default_numbers(part, "timestamp"), kept.length, self._fps),
             "frame_index": frames,
             "episode_index": np.full(kept.length, len(self.written.episodes)),
             "index": self.written.frames + frames,
-            "task_index": np.array([self._number[n] for n in texts.tolist()], np.int64),
+            "task_index": own.astype(np.int64),
         }
+
+    def _note_tasks(self, kept: Kept, own: np.ndarray) -> None:
+        """Note that an episode's metadata name other tasks than its rows."""
+        said = set(self._source.said.get(kept.episode) or ()) - {""}
+        if said and said != {self._distinct[n] for n in np.unique(own).tolist()}:
+            what = "its metadata named other tasks than its rows have; those of its rows are kept"
+            self._changes.add(what, f"episode {kept.episode}")
 
     @property
     def _fps(self) -> float:
         return self._source.info.fps
 
-    def _arrow(self, part: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    def _arrow(self, part: pa.Table, columns: Mapping[str, Any], where: str) -> pa.Table:
         schema = table_schema(self._features.values())
         arrays = []
-        for field in schema:
-            if field.name in DEFAULT_FEATURES:
-                arrays.append(pa.array(columns[field.name], field.type))
-            else:
-                kind = arrow_type(self._features[field.name])
-                array = part.column(field.name).combine_chunks()
-                array = array if array.type == kind else _cast(array, kind, field.name)
-                if pa.types.is_string(kind) and array.null_count:
-                    array = array.fill_null("")
-                    said = f"{field.name}: texts that are missing are empty"
-                    if said not in self.written.mended:
-                        self.written.mended.append(said)
-                arrays.append(array)
+        for name in schema.names:
+            if name in columns:
+                arrays.append(to_arrow(columns[name], self._features[name], length=len(part)))
+                continue
+            array = as_column(part.column(name), self._features[name], where=where)
+            if self._features[name].is_string and array.null_count:
+                array = array.fill_null("")
+            arrays.append(array)
         return pa.Table.from_arrays(arrays, schema=schema)
 
     def _note(self, kept: Kept, columns: Mapping[str, Any], chunk: int, file: int) -> None:
@@ -253,23 +324,26 @@ class _Writing:
         self.written.episodes.append(kept.episode)
         self.written.frames += kept.length
 
-    def finish(self) -> None:
+    def finish(self, folder: Path) -> None:
         """Put the videos in place, and write ``meta/``."""
-        source, meta = self._source, self._folder / "meta"
+        source, meta = self._source, folder / "meta"
         for camera, place in sorted(self._used):
             chunk, file = self._place_of[camera][place]
-            self._put_video(camera, chunk, file, source.videos.of[camera][place])
-        facts, table = self._facts.table(), v3.episode_rows(self._rows).drop_columns("tasks")
+            self._put_video(folder, camera, chunk, file, source.videos.of[camera][place])
+        facts, checks = split_checks(self._facts.table())
+        self._keep_times(folder, checks)
+        table = v3.episode_rows(self._rows).drop_columns("tasks")
         for name in facts.column_names:
             table = table.append_column(name, facts.column(name))
         for stated in (source.picture_stats, source.others):
-            table = _with_columns(table, stated, self.written.episodes, self.written.dropped)
-        tables = ParquetTables([self._folder / name for name in self._tables])
+            is_needed = stated is source.picture_stats  # of all, or they are taken anew
+            table = _with_columns(table, stated, self.written.episodes, of_all=is_needed)
+        tables = ParquetTables([folder / name for name in self._tables])
         stats: Stats = whole_stats(tables, self._features.values())
         for key in source.info.cameras:
             if source.stats is not None and key in source.stats:
                 stats[key] = source.stats[key]
-        tasks = {self._texts[n]: self._number[n] for n in sorted(self._texts)}
+        tasks = {text: number for number, text in enumerate(self._distinct)}
         info = replace(
             source.info,
             total_episodes=len(self._rows),
@@ -284,11 +358,25 @@ class _Writing:
                 source.root, source.meta, name, meta, kept=is_whole, dropped=self.written.dropped
             )
 
-    def _put_video(self, camera: str, chunk: int, file: int, video: FoundVideo) -> None:
+    def _keep_times(self, folder: Path, checks: Sequence[Mapping[str, int]]) -> None:
+        """Keep the capture times that lie beside the metadata, of episodes that are whole."""
+        number = {episode: at for at, episode in enumerate(self.written.episodes)}
+        found = []
+        for stated in stated_times(self._source.meta):
+            at = number.get(stated.episode)
+            if at is None or len(stated.times) != self._rows[at]["length"]:
+                continue
+            if agrees(stated, checks[at]):
+                found.append(replace(stated, episode=at, checks=checks[at]))
+        write_capture_times(folder / CAPTURE_TIMES.path(FilePlace(0, 0)), found)
+
+    def _put_video(
+        self, folder: Path, camera: str, chunk: int, file: int, video: FoundVideo
+    ) -> None:
         template = self._source.info.video_path
         assert template is not None
         name = template.format(video_key=camera, chunk_index=chunk, file_index=file)
-        target = self._folder / name
+        target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if not (self._link and _linked(video.path, target)):
             shutil.copyfile(video.path, target)
@@ -296,18 +384,27 @@ class _Writing:
             self.written.copied += 1
 
 
-def _used_tasks(tables: Sequence[FoundTable]) -> set[int]:
+def _used_tasks(tables: Sequence[FoundTable], decision: Decision) -> set[int]:
     used: set[int] = set()
-    for table in tables:
-        if "task_index" in table.numbers:
-            used |= set(np.unique(table.numbers["task_index"]).tolist())
-    return used or {0}
+    for kept in decision.kept:
+        numbers = tables[kept.run.table].numbers.get("task_index")
+        if numbers is not None:
+            own = slice(kept.run.first, kept.run.first + kept.length)
+            used |= set(np.unique(numbers[own]).tolist())
+    return used
 
 
-def _numbering(videos: RepairVideos) -> dict[str, dict[Place, Place]]:
-    """Return where each video goes: where it is, or, of v2, a place of its own."""
+def _without_task(tables: Sequence[FoundTable], decision: Decision) -> list[Kept]:
+    return [k for k in decision.kept if "task_index" not in tables[k.run.table].numbers]
+
+
+def _numbering(videos: RepairVideos, is_v2: bool) -> dict[str, dict[Place, Place]]:
+    """Return where each video goes: where it is, or, of v2, numbered in their order."""
     return {
-        camera: {place: divmod(place[1], 1000) if place[0] == 0 else place for place in found}
+        camera: {
+            place: divmod(number, 1000) if is_v2 else place
+            for number, place in enumerate(sorted(found))
+        }
         for camera, found in videos.of.items()
     }
 
@@ -332,33 +429,26 @@ def _parts(
         at += len(part)
 
 
-def _is_unchanged(part: pa.Table, columns: Mapping[str, Any], made: pa.Table) -> bool:
-    if not set(made.column_names) <= set(part.column_names):
-        return False
-    if any(part.column(n).null_count != made.column(n).null_count for n in made.column_names):
-        return False
-    for key in DEFAULT_FEATURES:
-        there = _numbers(part, key)
-        if there is None or not np.array_equal(there, columns[key]):
-            return False
-    return True
+def _count_changed(part: pa.Table, key: str, now: np.ndarray) -> int:
+    """Return in how many rows a column of the format's own is another number now."""
+    there = default_numbers(part, key)
+    if there is None:
+        return len(now)
+    return int((there.astype(now.dtype, copy=False) != now).sum())
 
 
-def _numbers(part: pa.Table, key: str) -> np.ndarray | None:
-    if key not in part.column_names or part.column(key).null_count:
-        return None
-    feature = Feature(key, DEFAULT_FEATURES[key], (1,))
-    try:
-        return arrow_in.numbers(part.column(key).combine_chunks(), feature, where=key)
-    except (TableError, pa.ArrowException, ValueError) as error:
-        refuse_shortage(error)
-        return None
+def _count_missing_texts(part: pa.Table, made: pa.Table) -> int:
+    return sum(
+        int(part.column(name).null_count)
+        for name in made.column_names
+        if pa.types.is_string(made.schema.field(name).type)
+    )
 
 
 def _refuse_missing_images(part: pa.Table, features: Mapping[str, Feature]) -> None:
     for key, feature in features.items():
         if feature.is_image:
-            data = part.column(key).combine_chunks().field("bytes")
+            data = arrow_in.images(part.column(key).combine_chunks(), key=key, where=key)
             missing = data.null_count or pc.min(pc.binary_length(data)).as_py() == 0
             if missing:
                 raise TableError(f"Some images of {key!r} are missing.")
@@ -367,23 +457,24 @@ def _refuse_missing_images(part: pa.Table, features: Mapping[str, Feature]) -> N
 def _timestamps(stored: np.ndarray | None, length: int, fps: float) -> np.ndarray:
     """Return the stored time where it is that of the frames, else the frames'."""
     ideal = np.arange(length) / fps
-    if stored is not None and np.all(np.abs(stored - ideal) <= _ON_THE_GRID / fps):
+    slack = _ON_THE_GRID / fps + _FLOAT_SLACK * ideal
+    if stored is not None and np.all(np.abs(stored - ideal) <= slack):
         return stored
     return ideal.astype(np.float32)
 
 
 def _with_columns(
-    table: pa.Table, stated: pa.Table | None, episodes: Sequence[int], dropped: list[str]
+    table: pa.Table, stated: pa.Table | None, episodes: Sequence[int], *, of_all: bool
 ) -> pa.Table:
-    """Add what the metadata said of each episode, if they said it of all of them."""
+    """Add what the metadata said of each episode; nothing of those that they do not list."""
     if stated is None:
         return table
     known = {n: at for at, n in enumerate(stated.column("episode_index").to_pylist())}
     names = [n for n in stated.column_names if n not in table.column_names]
-    if not all(episode in known for episode in episodes):
-        dropped += [f"meta/episodes: {name}, which not all episodes have" for name in names]
+    places = [known.get(episode) for episode in episodes]
+    if (of_all and None in places) or not any(place is not None for place in places):
         return table
-    chosen = stated.take(pa.array([known[episode] for episode in episodes]))
+    chosen = stated.take(pa.array(places, pa.int64()))
     for name in names:
         table = table.append_column(name, chosen.column(name))
     return table
@@ -415,12 +506,3 @@ def _linked(path: Path, target: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _cast(array: pa.Array, kind: pa.DataType, key: str) -> pa.Array:
-    try:
-        return array.cast(kind)
-    except pa.ArrowException as error:
-        raise TableError(
-            f"The column {key!r} holds what its type {kind} does not hold ({error})."
-        ) from error

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
 from demoreel.errors import ArgumentError, DemoreelError
 from demoreel.run.task import Task
+from demoreel.run.workers import Result, WorkerKilledError, Workers
 
 _MOST_COPIES = 4  # at a time: more only make a disk seek
 
@@ -20,9 +19,9 @@ _MOST_COPIES = 4  # at a time: more only make a disk seek
 class LocalEngine:
     """Runs tasks on this machine.
 
-    Processes are spawned, never forked: threads and Lance do not survive a fork. Each costs about
-    half a second to start, so few tasks, or small ones, are better done with one job. They stay for
-    the next run, and go when the engine is let go of.
+    Processes are new ones, never forked: threads and Lance do not survive a fork. They run nothing
+    of the script that calls. Each costs about half a second to start, so few tasks, or small ones,
+    are better done with one job. They stay for the next run, and go when the engine is let go of.
 
     This process is one of the jobs: it works while others start. Only tasks that may take minutes
     are left to others, so that what they have done, and Ctrl-C, is heard of at once.
@@ -41,9 +40,9 @@ class LocalEngine:
             raise ArgumentError(f"jobs must be at least 1, not {jobs}.")
         self.jobs = jobs
         self.threads = threads
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: Workers | None = None
         self._processes = 0
-        self._runs: Counter[ProcessPoolExecutor] = Counter()
+        self._runs: Counter[Workers] = Counter()
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         """Yield each task and its result as they end; raise what the first to fail raises.
@@ -64,39 +63,35 @@ class LocalEngine:
         handout = _Handout(tasks, pool)
         try:
             yield from handout.results(processes, helps=helps)
-        except BrokenProcessPool as error:
+        except WorkerKilledError as error:
             raise DemoreelError(
                 "A process that worked on the tasks was killed.",
                 hint="if memory ran out, use fewer jobs; the same command goes on from here",
             ) from error
         finally:
             if handout.stop():
-                # What they are doing is waited for: after an error no process writes any more.
-                pool.shutdown()
+                pool.stop()  # after an error no process writes any more
                 if pool is self._pool:
                     self._pool = None
             self._runs[pool] -= 1
             self._let_go_of_unused(pool)
 
-    def _let_go_of_unused(self, pool: ProcessPoolExecutor) -> None:
+    def _let_go_of_unused(self, pool: Workers) -> None:
         """Let processes go that no run needs now, and no later one would get."""
         if pool is not self._pool and not self._runs[pool]:
             del self._runs[pool]
-            pool.shutdown(wait=False)
+            pool.dismiss()
 
-    def _pool_of(self, processes: int) -> ProcessPoolExecutor:
-        """Return a pool of at least so many, and no more than were ever needed.
-
-        An executor that may have one more starts it as soon as the first has done something.
-        """
+    def _pool_of(self, processes: int) -> Workers:
+        """Return a pool of at least so many, and no more than were ever needed."""
         if self._pool is None or self._processes < processes:
             before = self._pool
-            self._pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+            self._pool = Workers(processes)
             self._processes = processes
             if before is not None:  # another run may still be using it
                 self._let_go_of_unused(before)
             # At once, and not when the last of its futures is let go of.
-            weakref.finalize(self, self._pool.shutdown, wait=False)
+            weakref.finalize(self, self._pool.dismiss)
         return self._pool
 
 
@@ -124,11 +119,11 @@ class _Handout:
     The thread that hears of the end of a task hands out the next: this one may be busy.
     """
 
-    def __init__(self, tasks: Sequence[Task], pool: ProcessPoolExecutor) -> None:
+    def __init__(self, tasks: Sequence[Task], pool: Workers) -> None:
         self._waiting = deque(sorted(tasks, key=lambda task: -task.weight))
         self._undone = len(tasks)
         self._pool = pool
-        self._ended: SimpleQueue[tuple[Task, Future[dict[str, Any]]]] = SimpleQueue()
+        self._ended: SimpleQueue[tuple[Task, Result]] = SimpleQueue()
 
     def results(self, processes: int, *, helps: bool) -> Iterator[tuple[Task, dict[str, Any]]]:
         for _ in range(processes):
@@ -159,15 +154,10 @@ class _Handout:
             task = self._waiting.popleft()
         except IndexError:
             return
-        future: Future[dict[str, Any]]
-        try:
-            future = self._pool.submit(task.run)
-        except RuntimeError as error:  # they were killed, or dismissed, in this very moment
-            future = Future()
-            future.set_exception(error)
+        future = self._pool.submit(task)
         future.add_done_callback(lambda done: self._hear(task, done))
 
-    def _hear(self, task: Task, done: Future[dict[str, Any]]) -> None:
+    def _hear(self, task: Task, done: Result) -> None:
         self._ended.put((task, done))
         if not done.cancelled() and done.exception() is None:
             self._hand_out()

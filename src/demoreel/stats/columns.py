@@ -16,10 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.layouts.base import Column
+from demoreel.layouts.capture_times import checks_of
 from demoreel.model import Feature, Stats
 from demoreel.stats.running import QUANTILES, LevelCounts
 from demoreel.storage.arrow import from_numpy, from_texts
 
+_CHECK = "check/"
 _SHARES = np.array(list(QUANTILES.values()))
 _THREADS = 2
 _HELD = 96 << 20  # bytes of columns, if a dimension is not larger
@@ -275,6 +277,8 @@ class Facts:
 
     def __init__(self, features: Mapping[str, Feature], tasks: Sequence[str]) -> None:
         self.tasks = tasks
+        self._features = features
+        self._checks: dict[str, list[int]] = {}
         self._numbers = EpisodeNumbers(features)
         self._texts: list[list[str]] = []
 
@@ -284,10 +288,28 @@ class Facts:
         changes = np.flatnonzero(np.diff(used, prepend=used[0] - 1))
         self._texts.append([self.tasks[n] for n in dict.fromkeys(used[changes].tolist())])
         self._numbers.add(columns, len(used))
+        for key, value in checks_of(self._features, columns).items():
+            self._checks.setdefault(key, []).append(value)
 
     def table(self) -> pa.Table:
-        """Return a row for each episode: ``tasks``, and ``stats/KEY/KIND`` of each feature."""
+        """Return a row for each episode: ``tasks``, and ``stats/KEY/KIND`` of each feature.
+
+        And ``check/KEY``, a check sum of its column, which ``split_checks`` takes out again.
+        """
         ends = np.cumsum([0, *map(len, self._texts)], dtype=np.int32)
         texts = from_texts([text for texts in self._texts for text in texts])
         tasks = pa.ListArray.from_arrays(from_numpy(ends), texts)
-        return pa.table({"tasks": tasks, **self._numbers.columns()})
+        checks = {f"{_CHECK}{k}": pa.array(sums, pa.int64()) for k, sums in self._checks.items()}
+        return pa.table({"tasks": tasks, **self._numbers.columns(), **checks})
+
+
+def split_checks(facts: pa.Table) -> tuple[pa.Table, list[dict[str, int]]]:
+    """Return what ``Facts`` tell, and for each episode the check sums of its columns."""
+    names = [name for name in facts.column_names if name.startswith(_CHECK)]
+    sums = [facts.column(name).to_pylist() for name in names]
+    keys = [name.removeprefix(_CHECK) for name in names]
+    checks: list[dict[str, int]] = [{} for _ in range(len(facts))]
+    for key, values in zip(keys, sums, strict=True):
+        for found, value in zip(checks, values, strict=True):
+            found[key] = value
+    return facts.drop_columns(names), checks

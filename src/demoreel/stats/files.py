@@ -68,7 +68,7 @@ def write_stats(reader: Reader, new: New, *, whole: Stats, columns: Mapping[str,
     if stats_file(reader) == _LINES:
         return _write_lines(reader, new(_LINES), columns)
     if not reader.info.version.startswith("v2"):
-        _write_tables(reader, new, columns)
+        write_episode_columns(reader, new, columns)
     path = reader.meta / "stats.json"
     before: Any = read_json(path) if path.exists() else {}
     if not isinstance(before, dict):
@@ -91,7 +91,14 @@ def _tables(reader: Reader) -> list[Path]:
     return sorted((reader.meta / "episodes").glob("*/*.parquet"))
 
 
-def _write_tables(reader: Reader, new: New, columns: Mapping[str, pa.Array]) -> None:
+def write_episode_columns(reader: Reader, new: New, columns: Mapping[str, pa.Array]) -> None:
+    """Write the files of v3.0's ``meta/episodes`` with these columns in the place of older ones.
+
+    Args:
+        reader: The dataset.
+        new: Announces a file.
+        columns: A value for each episode, by position.
+    """
     paths = _tables(reader)
     columns = _of_types(columns, read_schema(paths[0]))
     order = {number: at for at, number in enumerate(reader.episodes.episode_index.tolist())}

@@ -24,6 +24,7 @@ from demoreel.read.in_order import FrameRuns, ImageRun, VideoRun, one_by_one
 from demoreel.stats.running import LevelCounts, finish_alike, stats_of_levels
 
 _LARGEST = 65535
+_MILLIMETRES = np.arange(_LARGEST + 1) / 1000  # in metres
 _NEEDED = ("min", "max", "mean", "std", "count")
 
 
@@ -37,7 +38,7 @@ def cameras_stats(
     alike: dict[tuple[int, ...], list[str]] = {}
     found = {}
     for key, parts in counts.items():
-        if parts and not (features[key].is_depth and features[key].is_video):
+        if parts and _depths_of(features[key]) is None:
             alike.setdefault(parts[0].shape, []).append(key)
         else:
             found[key] = [camera_stats(part, features[key]) for part in parts]
@@ -48,15 +49,28 @@ def cameras_stats(
 
 
 def camera_stats(counted: LevelCounts, feature: Feature) -> dict[str, np.ndarray]:
-    """Return a camera's statistics; those of a depth video in the unit that it was recorded in."""
-    if not (feature.is_depth and feature.is_video):
+    """Return a camera's statistics; those of depth in the unit that it was recorded in."""
+    depths = _depths_of(feature)
+    if depths is None:
         return counted.finish()
-    code = feature.depth_code
-    assert code is not None
-    depths = depth_table(code, unit=code.unit)
     found = stats_of_levels(counted.histogram()[:1, : len(depths)], depths.astype(np.float64))
     shaped = {name: value.reshape(1, 1, 1) for name, value in found.items()}
     return {**shaped, "count": np.array([counted.count])}
+
+
+def _depths_of(feature: Feature) -> np.ndarray | None:
+    """Return the depth that each level stands for; None where levels are the values themselves."""
+    code = feature.depth_code
+    if code is None:
+        return None
+    if feature.is_video:
+        return depth_table(code, unit=code.unit)
+    return _MILLIMETRES if is_in_metres(feature) else None
+
+
+def is_in_metres(feature: Feature) -> bool:
+    """Whether a camera's images are depths in metres: they are counted to the millimetre."""
+    return feature.is_depth and feature.is_image and feature.info.get("depth_unit") == "m"
 
 
 @dataclass
@@ -245,5 +259,7 @@ def has_fractions(reader: Reader, camera: str) -> bool:
     """
     if not (reader.info.features[camera].is_depth and reader.in_tables(camera)):
         return False
+    if is_in_metres(reader.info.features[camera]):
+        return True
     depth = decode_depth_image(reader.encoded(np.arange(1), camera)[0])
     return not np.array_equal(depth, np.round(depth))

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import ArgumentError
-from demoreel.layouts.appending import no_room_is_an_error
+from demoreel.layouts.appending import no_room_is_an_error, only_writer
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.exactness import NOTE, approximate_stats, write_note
@@ -47,16 +47,13 @@ from demoreel.stats.levels import (
 )
 from demoreel.stats.rows import all_numbers
 from demoreel.stats.running import LevelCounts
+from demoreel.storage.amounts import ShareDone
 from demoreel.storage.commit.consistent import finish_commit
 from demoreel.storage.commit.journal import (
     Transaction,
     carry_out,
-    clear_staging,
-    roll_forward,
     transaction,
 )
-from demoreel.storage.commit.writer_lock import WriterLock
-from demoreel.storage.links import refuse_links_out
 
 Which = Literal["all", "missing", "none"]
 """Frames of all episodes, of those whose levels were never counted, or none."""
@@ -147,19 +144,11 @@ def recompute(
     reader = open_reader(root)
     if dry_run:
         return _RecomputeWork(reader, numbers, pictures, cameras).plan()
-    refuse_links_out(root)
-    lock = WriterLock(root)
-    try:
-        lock.sign()
-        roll_forward(root)
-        clear_staging(root)
-        refuse_waiting(root, "counted anew")
+    with only_writer(root, "counted anew"):
         reader = open_reader(root)  # it may have grown before the lock was there
         with no_room_is_an_error(root):
             work = _RecomputeWork(reader, numbers, pictures, cameras)
             return work.do(threads, report or (lambda share: None))
-    finally:
-        lock.release(remove=True)
 
 
 class _RecomputeWork:
@@ -328,4 +317,4 @@ class _RecomputeProgress:
         cameras = len(self.reader.info.cameras)
         frames = self.frames or self.reader.episodes.total_frames * cameras
         whole = self._rows + frames * _SECONDS_A_FRAME
-        self.report(min(1.0, seconds / whole) if whole else 1.0)
+        self.report(ShareDone(seconds / whole * frames if whole else frames, frames, "frame"))

@@ -7,13 +7,11 @@ gone. ``stats/columns.py`` has the statistics of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from demoreel.errors import ArgumentError
-from demoreel.model import Stats
-from demoreel.model.stats import combined
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
@@ -95,24 +93,6 @@ def finish_alike(every: Sequence[LevelCounts]) -> list[dict[str, np.ndarray]]:
         | {"count": np.array([part.count])}
         for place, part in enumerate(every)
     ]
-
-
-def combine(parts: Sequence[Stats]) -> Stats:
-    """Combine finished statistics of several episodes or datasets, by LeRobot's rules.
-
-    Counts, extremes, means and standard deviations are exact (to rounding). Quantiles cannot be:
-    their average, weighted by count, is the best there is without the values.
-
-    Args:
-        parts: Statistics; a feature or a kind that some lack is combined from the others.
-    """
-    keys = dict.fromkeys(key for part in parts for key in part)
-    return {key: _combined([part[key] for part in parts if key in part]) for key in keys}
-
-
-def _combined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    names = [name for name in parts[0] if all(name in part for part in parts)]
-    return combined({name: np.array([part[name] for part in parts], np.float64) for name in names})
 
 
 def _scale(levels: int) -> float:

@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping
 from demoreel.layouts.base import Reader
 from demoreel.layouts.histograms import histogram_files
 from demoreel.model import Feature, Stats
+from demoreel.model.stats import extend_stats
 from demoreel.stats.inherited import inherited_from
-from demoreel.stats.levels import cameras_stats, validated_histograms
+from demoreel.stats.levels import cameras_stats, is_in_metres, validated_histograms
 from demoreel.stats.rows import all_numbers
-from demoreel.stats.running import LevelCounts, combine
+from demoreel.stats.running import LevelCounts
 
 
 class Totals:
@@ -37,7 +38,7 @@ class Totals:
     def with_numbers(self, numbers: Stats, cameras: Collection[str]) -> Stats:
         """Return the statistics of all that is no camera, with one more episode."""
         before = {key: kinds for key, kinds in (self._total or {}).items() if key not in cameras}
-        return combine([before, numbers]) if before else numbers
+        return extend_stats(before, numbers) if before else numbers
 
     def with_frames(
         self, counted: Mapping[str, LevelCounts], features: Mapping[str, Feature]
@@ -52,7 +53,7 @@ class Totals:
             found = cameras_stats({key: [counts] for key, counts in counted.items()}, features)
             stats = {key: kinds for key, (kinds,) in found.items()}
             before = {key: kinds for key, kinds in (self._total or {}).items() if key in stats}
-            return stats, combine([before, stats])
+            return stats, extend_stats(before, stats)
         both = {key: [counts, self._merged(key, counts)] for key, counts in counted.items()}
         found = cameras_stats(both, features)
         return {key: one for key, (one, _) in found.items()}, {k: a for k, (_, a) in found.items()}
@@ -76,11 +77,20 @@ class Totals:
         """The statistics of all that was kept."""
         return self._total
 
-    def approximate(self, cameras: Collection[str]) -> dict[str, list[str]]:
-        """Return which statistics of these cameras are approximate: all, or none."""
-        if self._counted is not None or self._total is None:
-            return {}
-        return {key: list(kinds) for key, kinds in self._total.items() if key in cameras}
+    def approximate(self, features: Mapping[str, Feature]) -> dict[str, list[str]]:
+        """Return which statistics of cameras are approximate.
+
+        All, where not all frames were counted; of depths in metres, those that are not counts.
+        """
+        found = {}
+        for key, kinds in (self._total or {}).items():
+            if key in features and features[key].is_camera:
+                rough = list(kinds) if self._counted is None else []
+                if is_in_metres(features[key]):
+                    rough = [kind for kind in kinds if kind != "count"]
+                if rough:
+                    found[key] = rough
+        return found
 
 
 def counted_before(reader: Reader) -> dict[str, LevelCounts] | None:

@@ -264,10 +264,14 @@ def _key(dataset: object) -> str:
     return text if _SCHEME.match(text) else os.path.realpath(text or "/")
 
 
-def _links_file() -> Path:
+def state_folder() -> Path:
+    """Return where a user's own notes about datasets are kept; it may not be there yet."""
     home = os.environ.get("XDG_STATE_HOME")
-    state = Path(home) if home else Path.home() / ".local" / "state"
-    return state / "demoreel" / "links.json"
+    return (Path(home) if home else Path.home() / ".local" / "state") / "demoreel"
+
+
+def _links_file() -> Path:
+    return state_folder() / "links.json"
 
 
 def _links() -> dict[str, Any]:

@@ -96,7 +96,9 @@ class DatasetFolder:
         """
         paths = (Path(at, name) for at, _, names in os.walk(self.local) for name in names)
         return (
-            (path.relative_to(self.local).as_posix(), path.stat().st_size) for path in paths
+            (path.relative_to(self.local).as_posix(), path.stat().st_size)
+            for path in paths
+            if path.is_file()  # a link may lead nowhere
         ), True
 
     def identity(self, name: str) -> Hashable:

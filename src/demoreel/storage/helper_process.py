@@ -3,6 +3,10 @@
 For what this process must not do itself: use Lance after a fork, or keep the interpreter busy. A
 message is its length and then a pickle. The helper ends when its pipe closes.
 
+``start_python`` starts every process of demoreel's own. ``multiprocessing`` is not used for that:
+where it does not fork, it runs the main module of its caller again in each process, with all that a
+script does outside of ``if __name__ == "__main__"``.
+
 Libraries that run on threads of their own lose them in a forked child, where they hang, crash or
 refuse to work. So a child of a process that has imported such a library lets another program make
 the calls: a helper that is started once, works for the child alone, and ends with it. That costs
@@ -25,8 +29,9 @@ import struct
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import IO, Any
 
 from demoreel.storage.forks import renew_in_children
@@ -38,6 +43,24 @@ Answer = Callable[[str, tuple[Any, ...]], Any]
 """Returns what a call is answered with: a value, or an exception for the caller to raise."""
 
 
+def start_python(program: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start Python on a program of demoreel's own, which imports nothing of the caller's script.
+
+    Modules are found where this process finds them. Ctrl-C does nothing before the program says so.
+
+    Args:
+        program: What it runs.
+        arguments: The rest of its ``sys.argv``.
+        options: For ``subprocess.Popen``.
+    """
+    begin = "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    # Not by PYTHONPATH: there, a module beside the script could hide one that Python starts with.
+    # -P: nor does the current folder come first.
+    path = f"sys.path[:] = {[place for place in sys.path if isinstance(place, str)]!a}; "
+    command = [sys.executable, "-P", "-c", begin + path + program, *arguments]
+    return subprocess.Popen(command, **options)
+
+
 class HelperProcess:
     """A helper, as its caller sees it; for one thread at a time.
 
@@ -47,13 +70,10 @@ class HelperProcess:
     """
 
     def __init__(self, program: str, *, detached: bool = False) -> None:
-        # With this process's own path: demoreel may lie where only its caller looks for it.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program],
+        self._process = start_python(
+            program,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
             start_new_session=detached,
         )
         self.is_waited_for = False
@@ -75,8 +95,18 @@ class HelperProcess:
         answer = _receive(process.stdout)
         self.is_waited_for = False
         if isinstance(answer, _Raised):
-            raise answer.error
+            raise answer.error from HelperTraceback(answer.traceback)
         return answer
+
+    def interrupt(self) -> None:
+        """Send it what Ctrl-C sends."""
+        self._process.send_signal(signal.SIGINT)
+
+    def close(self) -> None:
+        """Let it end, and wait until it has."""
+        with suppress(OSError):  # what it was sent last may lie in the buffer
+            self._process.communicate()
+        self._process.wait()
 
     def kill(self) -> None:
         """End it, whatever it is doing."""
@@ -89,17 +119,33 @@ class _Raised:
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
+        self.traceback = "".join(traceback.format_exception(error))
+
+
+class HelperTraceback(Exception):
+    """The traceback of an error in a helper, which no pickle holds; shown as the error's cause."""
+
+    def __str__(self) -> str:
+        return f"\n\nin a process of demoreel:\n{self.args[0]}"
 
 
 def answer_calls(answer: Answer) -> None:
     """Answer calls until the pipe closes; the helper's main loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that uses the helper
-    calls, answers = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # what others print must not get between the answers
+    # What others print must not get between the answers, whether Python or a library does.
+    calls, answers = (os.fdopen(os.dup(handle), mode) for handle, mode in ((0, "rb"), (1, "wb")))
+    os.dup2(2, 1)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
     while True:
         try:
-            call, arguments = _receive(calls)
-            found = answer(call, arguments)
+            data = _received(calls)
+            try:
+                call, arguments = pickle.loads(data)
+            except Exception as error:  # a module that is not here
+                found: Any = error
+            else:
+                found = answer(call, arguments)
             _send(answers, _Raised(found) if isinstance(found, BaseException) else found)
         except (EOFError, BrokenPipeError):
             return
@@ -107,17 +153,32 @@ def answer_calls(answer: Answer) -> None:
 
 def _send(pipe: IO[bytes], message: object) -> None:
     with hand_over():  # a helper works for this process alone, and has no other way to know
-        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        try:
+            data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+            if isinstance(message, _Raised):
+                pickle.loads(data)  # some can be written and not read: those with more arguments
+        except Exception as error:
+            if not isinstance(message, _Raised):
+                raise
+            message.error = RuntimeError(f"{message.error!r} (which cannot be pickled: {error})")
+            data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     pipe.write(_LENGTH.pack(len(data)))
     pipe.write(data)
     pipe.flush()
 
 
 def _receive(pipe: IO[bytes]) -> Any:
+    return pickle.loads(_received(pipe))
+
+
+def _received(pipe: IO[bytes]) -> bytes:
     header = pipe.read(_LENGTH.size)
     if len(header) < _LENGTH.size:
         raise EOFError("the other side is gone")
-    return pickle.loads(pipe.read(_LENGTH.unpack(header)[0]))
+    data = pipe.read(_LENGTH.unpack(header)[0])
+    if len(data) < _LENGTH.unpack(header)[0]:
+        raise EOFError("the other side was gone before it had said all")
+    return data
 
 
 Calls = Mapping[str, Callable[..., Any]]

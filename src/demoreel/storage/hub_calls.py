@@ -217,7 +217,9 @@ class Hub:
         """
         if is_offline():
             raise HubUnreachableError(
-                "HF_HUB_OFFLINE is set, so the Hub is not asked.", repo_id=repo_id
+                "HF_HUB_OFFLINE is set, so the Hub is not asked.",
+                hint="unset it",
+                repo_id=repo_id,
             )
         from huggingface_hub import HfApi
 

@@ -15,6 +15,7 @@ from demoreel.errors import DatasetNotFoundError, MetadataError, refuse_shortage
 from demoreel.model.limits import limit, refuse_above
 from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.local import refuse_special
+from demoreel.storage.pointers import is_pointer, not_fetched
 
 _BLOCK = 1 << 22
 _MOST_OPENED = 1000  # brackets in a line that Arrow may parse: its stack ends at ten thousand
@@ -37,7 +38,10 @@ def read_json(path: Path, *, pairs: Pairs | None = None, copies: int = 1) -> Any
         refuse_special(path)
         # A byte of JSON never takes less memory than two bytes once parsed: not even read.
         refuse_above("JSON_BYTES", 2 * copies * path.stat().st_size, _WEIGHS, file=path)
-        return parse_json(path.read_bytes(), pairs=pairs, where=path, copies=copies)
+        data = path.read_bytes()
+        if is_pointer(data):
+            raise not_fetched(MetadataError, path)
+        return parse_json(data, pairs=pairs, where=path, copies=copies)
     except FileNotFoundError as error:
         raise DatasetNotFoundError(
             "A metadata file is missing.", hint="is this the dataset's folder?", file=path
@@ -76,6 +80,8 @@ def json_lines(
         refuse_special(path)
         with path.open("rb") as file:
             for number, line in enumerate(lines_of(file, path), 1):
+                if number == 1 and is_pointer(line):
+                    raise not_fetched(MetadataError, path)
                 read += len(line)
                 if most_bytes is not None and read > most_bytes:
                     return

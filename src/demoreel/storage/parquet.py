@@ -22,14 +22,17 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from demoreel.errors import DemoreelError, TableError
 from demoreel.model.limits import exceeded, limit, refuse_above
+from demoreel.packages import load_late
 from demoreel.storage.local import refuse_special
 from demoreel.storage.parquet_pages import PIECED, Headers, Pages, Texts
+from demoreel.storage.pointers import naming_pointers
 from demoreel.storage.seekable import Bytes
+
+pc = load_late("pyarrow.compute")
 
 AT_ONCE = 1 << 26
 """Bytes of columns that are decoded together without a second thought."""
@@ -589,7 +592,8 @@ def open_parquet(
         return Parquet(lambda: pa.BufferReader(data), _HeldPages(data), "bytes", kind)
     name = os.fspath(path)
     refuse_special(name)
-    return Parquet(lambda: name, _ParquetFile(name), name, kind)
+    with naming_pointers(kind, name):
+        return Parquet(lambda: name, _ParquetFile(name), name, kind)
 
 
 def read_schema(path: Path) -> pa.Schema:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         split_dataset,
     )
     from demoreel.torch.lance import LeRobotLanceDataset, LeRobotLanceVideoDataset
+    from demoreel.torch.multi import MultiLeRobotDataset
     from demoreel.torch.recording import VideoEncodingManager
     from demoreel.torch.streaming import StreamingLeRobotDataset
 
@@ -41,6 +42,7 @@ __all__ = [
     "LeRobotDatasetMetadata",
     "LeRobotLanceDataset",
     "LeRobotLanceVideoDataset",
+    "MultiLeRobotDataset",
     "PrefetchBatchSampler",
     "StreamingLeRobotDataset",
     "VideoEncodingManager",
@@ -60,6 +62,7 @@ __all__ = [
 _HOMES = {
     "LeRobotLanceDataset": "lance",
     "LeRobotLanceVideoDataset": "lance",
+    "MultiLeRobotDataset": "multi",
     "StreamingLeRobotDataset": "streaming",
     "VideoEncodingManager": "recording",
 }

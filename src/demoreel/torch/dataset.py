@@ -6,28 +6,27 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypedDict, overload
 
 import numpy as np
-import pyarrow as pa
 import torch
 
-from demoreel.errors import ArgumentError, MissingExtraError
+from demoreel.errors import ArgumentError, ReadOnlyError
 from demoreel.layouts.detect import open_reader
 from demoreel.read.dataset import Dataset
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.folder import DatasetFolder, dataset_folder
 from demoreel.torch.collate import Allocator, Sample, TensorBatch, cut_samples, ring_of_this_worker
+from demoreel.torch.episodes import hugging_face_datasets
+from demoreel.torch.hf_rows import raw_item, rows_as_dataset
 from demoreel.torch.metadata import LeRobotDatasetMetadata
 from demoreel.torch.place import DatasetPlace, found_dataset, remote_uri
-from demoreel.torch.recording import RecordingDataset
+from demoreel.torch.recording import RecordingDataset, in_seconds
 from demoreel.torch.ring import Ring
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
-_ROWS_AT_ONCE = 1 << 16
 _THEIR_MODULE = "lerobot.datasets.lerobot_dataset"
 
 
@@ -98,6 +97,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             chosen episodes and cameras need. What is there is not fetched again.
         root: The dataset's folder. If it holds something, the Hub is not asked; if not, it is made.
         episodes: Read only these; items keep the dataset's order.
+        episode_filter: Keep the episodes whose metadata row satisfies this.
         image_transforms: Applied to each image (or window of images), depth excepted.
         delta_timestamps: Windows in seconds, by feature; multiples of 1/fps within ``tolerance_s``.
         tolerance_s: See ``delta_timestamps``. It never decides which image an item gets: frames
@@ -108,13 +108,19 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             must have been pulled from there, and not been changed since.
         download_videos: False leaves the videos out; cameras that they hold cannot be read then.
         video_backend: Accepted for compatibility; videos are decoded from their packets.
-        return_uint8: Give video images as uint8. Image cameras stay float32, as in lerobot.
-        episode_filter: Keep the episodes whose metadata row satisfies this.
+        return_uint8: Give images as uint8 from 0 to 255, whether they lie in videos or in tables.
         depth_output_unit: Unit of depth images.
+        batch_encoding_size: Of recording, as the next five: accepted for compatibility, without
+            effect on a dataset that is read. ``create`` and ``resume`` record.
+        rgb_encoder: Likewise.
+        depth_encoder: Likewise.
+        encoder_threads: Likewise.
+        streaming_encoding: Likewise.
+        encoder_queue_maxsize: Likewise.
+        token: For the Hub; None uses ``HF_TOKEN`` or the login. It is not kept.
         cameras: Decode only these; the others are left out of the items.
         image_size: (height, width) to scale images to.
         decode_threads: By default every core in a main process and one in a DataLoader worker.
-        token: For the Hub; None uses ``HF_TOKEN`` or the login. It is not kept.
         stream: Read the dataset where it lies on the Hub: nothing but its metadata is downloaded.
             ``repo_id`` or ``root`` may also be a URI (``s3://bucket/path``, ``gs://``, ``az://``,
             ``hf://...``), which is always read so.
@@ -137,6 +143,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         repo_id: str,
         root: str | os.PathLike[str] | None = None,
         episodes: Sequence[int] | None = None,
+        episode_filter: Callable[[dict[str, Any]], bool] | None = None,
         image_transforms: Transform | None = None,
         delta_timestamps: dict[str, list[float]] | None = None,
         tolerance_s: float = 1e-4,
@@ -145,13 +152,18 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         download_videos: bool = True,
         video_backend: str | None = None,
         return_uint8: bool = False,
-        *,
-        episode_filter: Callable[[dict[str, Any]], bool] | None = None,
         depth_output_unit: Literal["mm", "m"] = "mm",
+        batch_encoding_size: int = 1,
+        rgb_encoder: Any = None,
+        depth_encoder: Any = None,
+        encoder_threads: int | None = None,
+        streaming_encoding: bool = False,
+        encoder_queue_maxsize: int = 30,
+        *,
+        token: str | bool | None = None,
         cameras: Sequence[str] | None = None,
         image_size: tuple[int, int] | None = None,
         decode_threads: int | None = None,
-        token: str | bool | None = None,
         stream: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         allow_external: AllowExternal | None = None,
@@ -218,7 +230,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         if episode_filter is not None:
             episodes = self._filtered(episode_filter, episodes, revision, place)
         self.episodes = None if episodes is None else list(episodes)
-        self.delta_timestamps = delta_timestamps
+        self._delta_timestamps = delta_timestamps
         self.tolerance_s = tolerance_s
         self.set_image_transforms(image_transforms)
         self._return_uint8 = return_uint8
@@ -231,7 +243,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             episodes=self.episodes,
             cameras=cameras,
             image_size=image_size,
-            windows=_seconds(delta_timestamps),
+            windows=in_seconds(delta_timestamps),
             tolerance_s=tolerance_s,
             depth_unit=self._depth_unit,
             decode_threads=decode_threads,
@@ -241,7 +253,23 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             allow_external=allow_external,
         )
         self._ring_of_process: tuple[int | None, Ring | None] = (None, None)
+        self._rows_as_dataset: Any = None
         self._describe()
+
+    def _read_as_recorded(self) -> None:
+        """Read the dataset that was recorded, as this object was set."""
+        meta = self.meta
+        self._open(
+            DatasetPlace(self.repo_id, DatasetFolder(self.root)),
+            image_transforms=self.image_transforms,
+            delta_timestamps=self.delta_timestamps,
+            tolerance_s=self.tolerance_s,
+            depth_output_unit=self._depth_unit,
+        )
+        # A script may hold the object that it had while it recorded.
+        meta.follow(None)
+        meta.rescale_depth_stats(self._depth_unit)
+        self.meta = meta
 
     def _filtered(
         self,
@@ -263,6 +291,16 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         )
         self.meta.rescale_depth_stats(self._depth_unit)
         self.revision = self.meta.revision
+        self._rows_as_dataset = None
+
+    def reopen(self) -> None:
+        """Read the dataset's files anew, which an edit has changed; ``meta`` stays the object."""
+        meta = self.meta
+        self.reader = self.reader.changed(known=None)
+        self._describe()
+        meta.follow(None)
+        meta.rescale_depth_stats(self._depth_unit)
+        self.meta = meta
 
     def __getstate__(self) -> dict[str, Any]:
         if self._recorder is not None:
@@ -270,14 +308,15 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
                 "A dataset that is being recorded stays in its process.",
                 hint="open it again to read it elsewhere",
             )
-        state = self.__dict__.copy()
-        del state["meta"]  # every process reads the metadata itself
-        state["_ring_of_process"] = (None, None)
+        state = {**self.__dict__, "_ring_of_process": (None, None), "_rows_as_dataset": None}
+        if "reader" in state:
+            del state["meta"]  # every process reads the metadata itself
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._describe()
+        if "reader" in state:
+            self._describe()
 
     @property
     def fps(self) -> float:
@@ -292,19 +331,43 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
     @property
     def num_frames(self) -> int:
         """Frames in the chosen episodes."""
-        return len(self.reader) if self._recorder is None else self._recorder.num_frames
+        if self._recorder is not None:
+            return self._recorder.num_frames
+        return len(self.reader) if self.reader is not None else 0
 
     @property
     def num_episodes(self) -> int:
         """Chosen episodes."""
         if self._recorder is not None:
             return self._recorder.num_episodes
-        return len(self.reader.episodes)
+        return len(self.reader.episodes) if self.reader is not None else 0
+
+    @property
+    def delta_timestamps(self) -> dict[str, list[float]] | None:
+        """Windows in seconds, by feature; assigning others changes the items from then on.
+
+        Raises:
+            ArgumentError: They are off the grid, or there is no such feature.
+        """
+        return self._delta_timestamps
+
+    @delta_timestamps.setter
+    def delta_timestamps(self, windows: dict[str, list[float]] | None) -> None:
+        reader = self.reader
+        if reader is not None:
+            changed = reader.changed(
+                windows=in_seconds(windows) or {}, tolerance_s=self.tolerance_s
+            )
+            if self._recorder is None:
+                self.reader = changed
+            else:
+                self.__dict__["_opened"] = (self.__dict__["_opened"][0], changed)
+        self._delta_timestamps = windows
 
     @property
     def delta_indices(self) -> dict[str, list[int]] | None:
         """Windows in frames."""
-        if self.delta_timestamps is None:
+        if self.delta_timestamps is None or self.reader is None:
             return None
         return {key: offsets.tolist() for key, offsets in self.reader.offsets.items()}
 
@@ -321,36 +384,48 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         """
         if self.episodes is None:
             return None
-        every = self.reader.reader.episodes
+        every = self._read().reader.episodes
         chosen = [every.position_of(int(n)) for n in self.reader.episodes.episode_index]
-        first = np.asarray(self.meta.episodes["dataset_from_index"])[chosen]
+        first = every.start[chosen]
         return RelativeIndices(first, self.reader.episodes.start)
 
     @property
     def hf_dataset(self) -> Any:
-        """The rows without images as a Hugging Face dataset, for lerobot's tools.
+        """The rows as a Hugging Face dataset, whose values are lerobot's tensors.
 
-        Cost: reads every row into memory, each time.
+        Columns of cameras whose images lie in tables hold the number of the row, and the image is
+        decoded when it is asked for; videos are no columns, as in lerobot.
+
+        Cost: reads every row, images excepted, into memory, the first time.
 
         Raises:
             MissingExtraError: The package ``datasets`` is not installed.
         """
-        try:
-            datasets = import_module("datasets")
-        except ImportError as error:
-            raise MissingExtraError(
-                "hf_dataset is an object of the package `datasets`, which is not installed.",
-                hint="pip install datasets, or read rows with demoreel.open(...)",
-            ) from error
-        source, total = self.reader, len(self.reader)
-        keys = [key for key, feature in source.features.items() if not feature.is_camera]
-        parts = []
-        for begin in range(0, total, _ROWS_AT_ONCE):
-            rows = source.rows_of(np.arange(begin, min(begin + _ROWS_AT_ONCE, total)))
-            # Asked of the reader anew each time: it may have followed files that were moved.
-            columns = source.following(partial(_rows, source, rows, keys))
-            parts.append(pa.table(_arrow(columns)))
-        return datasets.Dataset(pa.concat_tables(parts)).with_format("torch")
+        datasets = hugging_face_datasets("hf_dataset")
+        if self._read() is not None and self._rows_as_dataset is None:
+            self._rows_as_dataset = rows_as_dataset(datasets, self.reader)
+        return self._rows_as_dataset
+
+    def get_raw_item(self, idx: int) -> dict[str, Any]:
+        """Return one row of ``hf_dataset``: no videos, no windows, no transforms and no ``task``.
+
+        Cost: one row, its images included.
+        """
+        return raw_item(self._read(), idx)
+
+    def _read(self) -> Dataset:
+        """Return what reads items.
+
+        Raises:
+            ArgumentError: No episode is saved yet.
+        """
+        if self.reader is None:
+            raise ReadOnlyError(
+                "No episode is saved yet, so there is nothing to read.",
+                hint="save_episode() saves one; finalize() ends the recording",
+                dataset=self.root,
+            )
+        return self.reader
 
     def select_columns(self, column_names: str | list[str]) -> Any:
         """Return these columns of ``hf_dataset``."""
@@ -397,10 +472,11 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
 
     def read_batch(self, indices: Sequence[int]) -> TensorBatch:
         """Return a batch as tensors with a leading axis, before ``image_transforms``."""
-        memory = Allocator(self.reader.memory, self._ring())
+        reader = self._read()
+        memory = Allocator(reader.memory, self._ring())
         # Images that will become floats are decoded to memory that stays here.
         allocate = memory.shared if self._return_uint8 else memory.private
-        batch = self.reader.batch(indices, allocate=allocate)
+        batch = reader.batch(indices, allocate=allocate)
         tensors = {key: self._tensor(key, column, memory) for key, column in batch.items()}
         return TensorBatch(tensors, memory.blocks)
 
@@ -421,13 +497,14 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         tensor = torch.from_numpy(column)
         if feature.is_video and tensor.ndim == 5 and tensor.shape[1] == 1:
             tensor = tensor.squeeze(1)  # lerobot drops the axis of a window of one video frame
-        if feature.is_depth or (feature.is_video and self._return_uint8):
+        if tensor.dtype is not torch.uint8 or self._return_uint8:  # depth, if not uint8
             return tensor
         unit = torch.from_numpy(memory.shared(tuple(tensor.shape), np.dtype(np.float32)))
         return torch.div(tensor, 255.0, out=unit)
 
     def __repr__(self) -> str:
-        layout = "recording" if self._recorder is not None else self.reader.layout
+        layout = self.meta.revision if self.reader is None else self.reader.layout
+        layout = "recording" if self._recorder is not None else layout
         return (
             f"{type(self).__name__}(repo_id={self.repo_id!r}, layout={layout!r}, "
             f"num_episodes={self.num_episodes}, num_frames={self.num_frames})"
@@ -465,24 +542,6 @@ class RelativeIndices(Mapping[int, int]):
         return int(self._length.sum())
 
 
-def _rows(dataset: Dataset, rows: np.ndarray, keys: list[str]) -> Mapping[str, Any]:
-    return dataset.reader.rows(rows, keys)
-
-
-def _arrow(columns: Mapping[str, Any]) -> dict[str, pa.Array]:
-    return {
-        key: _nested(column) if isinstance(column, np.ndarray) else pa.array(column)
-        for key, column in columns.items()
-    }
-
-
-def _nested(column: np.ndarray) -> pa.Array:
-    array = pa.array(column.reshape(-1))
-    for size in reversed(column.shape[1:]):
-        array = pa.FixedSizeListArray.from_arrays(array, size)
-    return array
-
-
 def _as_lerobot_numbers(column: np.ndarray) -> np.ndarray:
     """Return numbers in the dtypes that lerobot's items have: float32, int64, bool."""
     if column.dtype.kind == "f":
@@ -490,10 +549,3 @@ def _as_lerobot_numbers(column: np.ndarray) -> np.ndarray:
     if column.dtype.kind in "iu":
         return column.astype(np.int64, copy=False)
     return column
-
-
-def _seconds(windows: dict[str, list[float]] | None) -> dict[str, list[float]] | None:
-    """Return windows whose offsets are all seconds: LeRobot users write 0 for 0.0."""
-    if windows is None:
-        return None
-    return {key: [float(value) for value in values] for key, values in windows.items()}

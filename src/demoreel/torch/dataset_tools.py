@@ -2,9 +2,9 @@
 
 Parameters and defaults are those of lerobot 0.6.1. Underneath is ``demoreel.cut``: packets and rows
 are copied, no image is encoded again unless that is what was asked for, and the result is absent
-until it is whole. One thing is different on purpose: no function changes the dataset that it is
-given, except ``recompute_stats``; those that do so in lerobot (``modify_tasks``,
-``reencode_dataset``) make a new one, too.
+until it is whole. As in lerobot, ``modify_tasks``, ``reencode_dataset`` and ``recompute_stats``
+change the dataset that they are given, each in one commit; with ``output_dir`` or ``repo_id`` they
+make a new one instead.
 
 Every function takes an open dataset, a folder or a ``repo_id``. Without ``output_dir``, the result
 goes to ``HF_LEROBOT_HOME/repo_id``; without ``repo_id``, that is the source's with ``_modified``
@@ -13,135 +13,43 @@ behind it.
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demoreel.edit.cut import Cut, Rooted, cut
+from demoreel.edit.cut import Cut
 from demoreel.edit.sources import open_source
 from demoreel.edit.target_info import Form, FormOptions
 from demoreel.edit.targets import render_several
-from demoreel.errors import ArgumentError, TargetExistsError, UnknownKeyError, nearest
+from demoreel.errors import ArgumentError, UnknownKeyError, nearest
 from demoreel.layouts.base import Reader
 from demoreel.media.settings import VideoSettings
-from demoreel.model import Feature
+from demoreel.model import DEFAULT_FEATURES, Feature
 from demoreel.model.numbers import cast_numbers
+from demoreel.run.anywhere import is_here
 from demoreel.stats.recompute import Which, recompute
 from demoreel.torch.dataset import LeRobotDataset
-from demoreel.torch.place import local_root, recorded_root
+from demoreel.torch.editing import (
+    Editable,
+    Original,
+    PathLike,
+    changed_in_place,
+    opened,
+    opened_anew,
+    original,
+    place_of,
+    refuse_unknown,
+    render_and_warn,
+    replace_source,
+    target_of,
+    written,
+)
 
 log = logging.getLogger(__name__)
-
-PathLike = str | os.PathLike[str]
-Editable = LeRobotDataset | Rooted | PathLike
-"""A dataset that is open (ours, the Lance classes, lerobot's own), its folder, or its repo_id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Original:
-    """A dataset that is to be edited.
-
-    Attributes:
-        cut: All of its episodes.
-        repo_id: What it is called.
-        settings: How it was opened; the result is opened likewise.
-    """
-
-    cut: Cut
-    repo_id: str
-    settings: Mapping[str, Any]
-
-
-def original(dataset: Editable) -> Original:
-    """Return a dataset as the functions edit it.
-
-    Raises:
-        ArgumentError: It was opened with ``episodes=``, or it is being recorded.
-        DatasetNotFoundError: There is no such dataset.
-    """
-    if isinstance(dataset, (str, os.PathLike)):
-        folder = Path(dataset)
-        if not folder.is_dir() and isinstance(dataset, str):
-            return Original(cut(local_root(dataset, None, None)), dataset, {})
-        return Original(cut(folder), folder.resolve().name, {})
-    if getattr(dataset, "episodes", None) is not None:
-        raise ArgumentError(
-            "This dataset was opened with episodes=, and editing is for whole ones.",
-            hint="open it without; or demoreel.cut(PATH).keep([...]).render(OUT)",
-            dataset=dataset.root,
-        )
-    if getattr(dataset, "_recorder", None) is not None:
-        raise ArgumentError(
-            "This dataset is being recorded.",
-            hint="finalize() it first, and open it again",
-            dataset=dataset.root,
-        )
-    names = ("image_transforms", "delta_timestamps", "tolerance_s")
-    settings = {name: getattr(dataset, name) for name in names if hasattr(dataset, name)}
-    whole = cut(dataset.reader if isinstance(dataset, LeRobotDataset) else dataset)
-    return Original(whole, str(getattr(dataset, "repo_id", dataset.root.name)), settings)
-
-
-def place_of(repo_id: str, output_dir: PathLike | None) -> Path:
-    """Return where a result goes: ``output_dir``, or its place under ``HF_LEROBOT_HOME``.
-
-    Raises:
-        ArgumentError: ``repo_id`` would lead outside it.
-    """
-    return recorded_root(repo_id) if output_dir is None else Path(output_dir)
-
-
-def target_of(repo_id: str, output_dir: PathLike | None) -> Path:
-    """Return where a result goes, and that nothing is there.
-
-    Raises:
-        ArgumentError: ``repo_id`` would lead outside ``HF_LEROBOT_HOME``.
-        TargetExistsError: There is something already.
-    """
-    target = place_of(repo_id, output_dir)
-    if target.exists():
-        raise TargetExistsError(
-            "There is something at the target already.",
-            hint="choose another output_dir, or delete it",
-            path=target,
-        )
-    return target
-
-
-def opened(target: Path, repo_id: str, source: Original | None = None) -> LeRobotDataset:
-    """Open a result as its source was opened; windows of features that are gone are left out."""
-    settings = dict(source.settings) if source is not None else {}
-    windows = settings.get("delta_timestamps")
-    if windows:
-        kept = LeRobotDataset(repo_id, root=target).features
-        settings["delta_timestamps"] = {key: offs for key, offs in windows.items() if key in kept}
-    return LeRobotDataset(repo_id, root=target, **settings)
-
-
-def opened_anew(dataset: LeRobotDataset) -> LeRobotDataset:
-    """Let an open dataset read its metadata again, and return it."""
-    dataset.reader = copy.copy(dataset.reader)  # a copy opens its files itself
-    dataset._describe()
-    return dataset
-
-
-def render_and_warn(made: Cut, target: Path, **form: Any) -> None:
-    """Render a cut, and log what it does not keep."""
-    for what in made.render(target, **form).dropped:
-        log.warning("%s: dropped: %s", target, what)
-
-
-def written(made: Cut, source: Original, repo_id: str, target: Path, **form: Any) -> LeRobotDataset:
-    """Render a cut, and open the result."""
-    render_and_warn(made, target, **form)
-    return opened(target, repo_id, source)
-
 
 Encoder = Any
 """lerobot's ``RGBEncoderConfig``, our ``VideoSettings``, or the name of a codec."""
@@ -169,7 +77,7 @@ def convert_image_to_video_dataset(
         output_dir: The folder to make; None is ``HF_LEROBOT_HOME/repo_id``.
         repo_id: The result's name; None is the source's with ``_video`` behind it.
         rgb_encoder: How to encode; None is AV1 with a keyframe every second frame.
-        depth_encoder: Must be None: depth is kept without loss, as it is.
+        depth_encoder: Accepted without effect, with a warning: depth is kept as it is.
         episode_indices: Only these episodes, in this order; None is all.
         num_workers: Processes to use, at most one a core.
         max_episodes_per_batch: Accepted without effect: memory is bounded anyway.
@@ -179,18 +87,27 @@ def convert_image_to_video_dataset(
         ArgumentError: No camera's images lie in the tables, or an argument makes no sense.
         TargetExistsError: There is something at the target.
     """
-    _refuse_depth(depth_encoder)
-    source = original(dataset)
+    source = original(dataset, is_part=True)
     name = repo_id or f"{source.repo_id}_video"
     target = target_of(name, output_dir)
     reader = open_source(source.cut.cutlist.sources[0])
+    _keep_depth(depth_encoder, reader)
+    opened_with = getattr(dataset, "episodes", None)
+    if episode_indices is None and opened_with is not None:
+        episode_indices = opened_with
     cameras = [
         key
         for key in reader.info.cameras
         if reader.in_tables(key) and not reader.info.features[key].is_depth
     ]
     if not cameras:
-        raise ArgumentError("No camera's images lie in the tables.", dataset=reader.root)
+        raise ArgumentError(
+            f"This operation is for image datasets only: no camera of {source.repo_id} has its "
+            "images in the tables.",
+            dataset=reader.root,
+        )
+    if episode_indices is not None:
+        refuse_unknown(episode_indices, source.cut)
     made = source.cut if episode_indices is None else source.cut.keep(list(episode_indices))
     form = _form(rgb_encoder) | FormOptions(images="video", cameras=cameras)
     return written(made, source, name, target, jobs=_jobs(num_workers), **form)
@@ -202,32 +119,48 @@ def reencode_dataset(
     depth_encoder: Encoder = None,
     encoder_threads: int | None = None,
     num_workers: int | None = None,
+    *,
     output_dir: PathLike | None = None,
     repo_id: str | None = None,
 ) -> LeRobotDataset:
-    """Make a dataset whose videos are encoded in another way. Depth is copied.
+    """Encode a dataset's videos in another way. Depth is copied.
+
+    Without ``output_dir`` and ``repo_id``, the result takes the dataset's place when it is whole,
+    as in lerobot, and the old videos are gone; else it is a new dataset.
 
     Args:
-        dataset: The dataset; it is not changed.
+        dataset: The dataset.
         rgb_encoder: How to encode.
-        depth_encoder: Must be None: depth is kept without loss, as it is.
+        depth_encoder: Accepted without effect, with a warning: depth is kept as it is. Alone, it is
+            refused.
         encoder_threads: Accepted without effect: an encoder chooses.
         num_workers: Processes to use, at most one a core; None is one.
-        output_dir: The folder to make; None is ``HF_LEROBOT_HOME/repo_id``.
-        repo_id: The result's name; None is the source's with ``_modified`` behind it.
+        output_dir: The folder to make a new dataset in.
+        repo_id: The new dataset's name; None is the source's with ``_modified`` behind it.
+
+    Returns:
+        The dataset itself, with its new videos; of a new one, that.
 
     Raises:
         ArgumentError: No encoder is given, or it makes no sense.
+        DatasetBusyError: Another process records to the dataset.
         TargetExistsError: There is something at the target.
     """
-    _refuse_depth(depth_encoder)
     if rgb_encoder is None:
-        raise ArgumentError("No encoder was given.", hint='rgb_encoder="h264"')
+        raise ArgumentError(
+            "Either rgb_encoder or depth_encoder must be provided."
+            if depth_encoder is None
+            else "Depth is kept without loss, as it is.",
+            hint='rgb_encoder="h264"',
+        )
     source = original(dataset)
-    name = repo_id or f"{source.repo_id}_modified"
-    form = _form(rgb_encoder)
-    target = target_of(name, output_dir)
-    return written(source.cut, source, name, target, jobs=_jobs(num_workers or 1), **form)
+    _keep_depth(depth_encoder, open_source(source.cut.cutlist.sources[0]))
+    form = _form(rgb_encoder) | {"jobs": _jobs(num_workers or 1)}
+    if output_dir is not None or repo_id is not None:
+        name = repo_id or f"{source.repo_id}_modified"
+        return written(source.cut, source, name, target_of(name, output_dir), **form)
+    replace_source(source, source.cut, **form)
+    return changed_in_place(dataset, source)
 
 
 def recompute_stats(
@@ -237,6 +170,7 @@ def recompute_stats(
     relative_exclude_joints: Sequence[str] | None = None,
     chunk_size: int = 50,
     num_workers: int = 0,
+    *,
     output_dir: PathLike | None = None,
     repo_id: str | None = None,
 ) -> LeRobotDataset:
@@ -280,14 +214,17 @@ def recompute_stats(
         recompute(dataset.root, pictures=pictures)
         return opened_anew(dataset)
     source = original(dataset)
-    root = Path(source.cut.cutlist.sources[0].path)
-    recompute(root, pictures=pictures)
-    return opened(root, source.repo_id, source)
+    recompute(Path(source.cut.cutlist.sources[0].path), pictures=pictures)
+    return changed_in_place(dataset, source)
 
 
-def _refuse_depth(encoder: Encoder) -> None:
-    if encoder is not None:
-        raise ArgumentError("Depth is kept without loss, as it is.", hint="leave depth_encoder out")
+def _keep_depth(encoder: Encoder, reader: Reader) -> None:
+    """Say that depth is not encoded anew, where that was asked for."""
+    if encoder is not None and reader.info.depth_keys:
+        cameras = ", ".join(reader.info.depth_keys)
+        log.warning(
+            "%s: depth is kept without loss, as it is; depth_encoder has no effect", cameras
+        )
 
 
 def _form(encoder: Encoder) -> FormOptions:
@@ -297,6 +234,8 @@ def _form(encoder: Encoder) -> FormOptions:
     ours = isinstance(encoder, VideoSettings)
     name = (encoder.encoder or encoder.codec) if ours else str(getattr(encoder, "vcodec", _CODEC))
     options = getattr(encoder, "options" if ours else "extra_options", None)
+    if getattr(encoder, "fast_decode", 0):
+        options = {**(options or {}), "fast_decode": encoder.fast_decode}
     if options:
         raise ArgumentError(f"The encoder's own options cannot be passed on: {dict(options)}.")
     crf = getattr(encoder, "crf", None)
@@ -338,13 +277,20 @@ def delete_episodes(
         TargetExistsError: There is something at the target.
     """
     source = original(dataset)
-    return _changed(source, source.cut.delete(list(episode_indices)), output_dir, repo_id)
+    gone = [int(number) for number in episode_indices]
+    if not gone:
+        raise ArgumentError("No episodes to delete.")
+    refuse_unknown(gone, source.cut)
+    if len(set(gone)) == len(source.cut):
+        raise ArgumentError("Cannot delete all episodes from dataset.")
+    return _changed(source, source.cut.delete(gone), output_dir, repo_id)
 
 
 def split_dataset(
     dataset: Editable,
     splits: Mapping[str, float | Sequence[int]],
     output_dir: PathLike | None = None,
+    *,
     repo_id: str | None = None,
 ) -> dict[str, LeRobotDataset]:
     """Make several datasets out of one.
@@ -363,7 +309,9 @@ def split_dataset(
     """
     source = original(dataset)
     name = repo_id or source.repo_id
-    parts = source.cut.split(_episodes_of_splits(splits, len(source.cut)))
+    chosen = _episodes_of_splits(splits, len(source.cut))
+    refuse_unknown([number for numbers in chosen.values() for number in numbers], source.cut)
+    parts = source.cut.split(chosen)
     targets: dict[str, Path] = {}
     for part in parts:
         if part in (".", "..") or Path(part).name != part:
@@ -380,7 +328,7 @@ def _episodes_of_splits(
     splits: Mapping[str, float | Sequence[int]], total: int
 ) -> dict[str, Sequence[int]]:
     if not splits:
-        raise ArgumentError("There are no splits.", hint='{"train": 0.8, "val": 0.2}')
+        raise ArgumentError("No splits provided.", hint='{"train": 0.8, "val": 0.2}')
     shares = {name: part for name, part in splits.items() if isinstance(part, (float, int))}
     listed = {
         name: sorted(int(number) for number in part)
@@ -390,12 +338,24 @@ def _episodes_of_splits(
     if listed and shares:
         raise ArgumentError("Splits are shares or lists of episodes, not some of each.")
     if sum(shares.values()) > 1 + 1e-9:
-        raise ArgumentError(f"The shares are {sum(shares.values()):g} together, more than 1.")
+        raise ArgumentError(
+            f"Split fractions must sum to <= 1.0; these sum to {sum(shares.values()):g}."
+        )
     begin = 0
     for number, (name, share) in enumerate(shares.items()):
         end = total if number == len(shares) - 1 else begin + int(total * share)
         listed[name] = list(range(begin, end)) if share > 0 else []
         begin = end
+    taken: set[int] = set()
+    for name, numbers in listed.items():
+        if not numbers:
+            raise ArgumentError(f"Split {name!r} has no episodes.")
+        if taken.intersection(numbers):
+            raise ArgumentError(
+                "Episodes cannot appear in multiple splits; "
+                f"{sorted(taken.intersection(numbers))} do."
+            )
+        taken.update(numbers)
     return {name: listed[name] for name in splits}
 
 
@@ -412,17 +372,25 @@ def merge_datasets(
         datasets: The datasets; the order of their features does not matter.
         output_repo_id: The result's name.
         output_dir: The folder to make; None is ``HF_LEROBOT_HOME/output_repo_id``.
-        concatenate_videos: Only True: files are filled up to the dataset's size.
-        concatenate_data: Likewise.
+        concatenate_videos: Fill videos up to the dataset's size; else each source video begins one.
+        concatenate_data: Likewise of tables.
 
     Raises:
         ArgumentError: There are none, or they do not fit together; the message has a table.
         TargetExistsError: There is something at the target.
     """
-    _refuse_single_files(concatenate_videos, concatenate_data)
+    if not datasets:
+        raise ArgumentError("No datasets to merge.")
     sources = [original(dataset) for dataset in datasets]
     target = target_of(output_repo_id, output_dir)
-    return written(_merged(sources), sources[0], output_repo_id, target)
+    return written(
+        _merged(sources),
+        sources[0],
+        output_repo_id,
+        target,
+        join_videos=concatenate_videos,
+        join_tables=concatenate_data,
+    )
 
 
 def aggregate_datasets(
@@ -446,15 +414,16 @@ def aggregate_datasets(
         data_files_size_in_mb: Size at which a new table is begun; None is 100.
         video_files_size_in_mb: Size at which a new video is begun; None is 200.
         chunk_size: Files in a chunk folder; None is 1000.
-        concatenate_videos: Only True: files are filled up to these sizes.
-        concatenate_data: Likewise.
+        concatenate_videos: Fill videos up to this size; else each source video begins one.
+        concatenate_data: Likewise of tables.
 
     Raises:
         ArgumentError: There are none, roots are more or fewer, or datasets do not fit together.
         DatasetNotFoundError: One of them is not on this machine.
         TargetExistsError: There is something at the target.
     """
-    _refuse_single_files(concatenate_videos, concatenate_data)
+    if not repo_ids:
+        raise ArgumentError("No datasets to merge.")
     if roots is not None and len(roots) != len(repo_ids):
         raise ArgumentError(f"There are {len(repo_ids)} repo_ids and {len(roots)} roots.")
     sources = [original(place) for place in (repo_ids if roots is None else map(Path, roots))]
@@ -465,23 +434,15 @@ def aggregate_datasets(
         data_files_size_in_mb=data_files_size_in_mb or _DATA_MB,
         video_files_size_in_mb=video_files_size_in_mb or _VIDEO_MB,
         chunks_size=chunk_size or _CHUNK,
+        join_videos=concatenate_videos,
+        join_tables=concatenate_data,
     )
     return opened(target, aggr_repo_id)
 
 
 def _merged(sources: Sequence[Original]) -> Cut:
-    if not sources:
-        raise ArgumentError("There are no datasets to merge.")
     first, *others = (source.cut for source in sources)
     return first.merge(*others)
-
-
-def _refuse_single_files(videos: bool, data: bool) -> None:
-    if not (videos and data):
-        raise ArgumentError(
-            "Files of the sources are not kept one by one: packets and rows fill new ones.",
-            hint="leave concatenate_videos and concatenate_data as they are; joining costs no more",
-        )
 
 
 def modify_features(
@@ -510,24 +471,49 @@ def modify_features(
         TargetExistsError: There is something at the target.
     """
     if not add_features and not remove_features:
-        raise ArgumentError("There is no feature to add or to remove.")
+        raise ArgumentError("Must specify at least one of add_features or remove_features.")
     source = original(dataset)
     made = source.cut
-    if remove_features:
-        gone = [remove_features] if isinstance(remove_features, str) else list(remove_features)
+    reader = open_source(source.cut.cutlist.sources[0])
+    gone = [remove_features] if isinstance(remove_features, str) else list(remove_features or ())
+    _refuse_features(reader, add_features or {}, gone)
+    if gone:
         made = made.remove(*gone)
     for key, (values, entry) in (add_features or {}).items():
-        reader = open_source(source.cut.cutlist.sources[0])
         feature = _declared(key, entry)
         array = _computed(values, feature, reader) if callable(values) else _given(values, feature)
         made = made.add(key, array, names=feature.names)
     return _changed(source, made, output_dir, repo_id)
 
 
+def _refuse_features(
+    reader: Reader, added: Mapping[str, tuple[Values, Mapping[str, Any]]], gone: Sequence[str]
+) -> None:
+    """Refuse features that cannot be added or removed, in the words that scripts know."""
+    there = reader.info.features
+    for key, (_, entry) in added.items():
+        if key in there and key not in gone:
+            raise ArgumentError(f"Feature {key!r} already exists in dataset.")
+        missing = [name for name in ("dtype", "shape") if name not in entry]
+        if missing:
+            raise ArgumentError(
+                f"feature_info for {key!r} must contain keys 'dtype' and 'shape'; it has no "
+                f"{' and no '.join(missing)}."
+            )
+    for key in gone:
+        if key not in there:
+            raise UnknownKeyError(
+                f"Feature {key!r} not found in dataset.", hint=nearest(key, there)
+            )
+    required = [key for key in gone if key in DEFAULT_FEATURES]
+    if required:
+        raise ArgumentError(
+            f"Cannot remove required features: {required}.",
+            hint=f"every dataset has {', '.join(DEFAULT_FEATURES)}",
+        )
+
+
 def _declared(key: str, entry: Mapping[str, Any]) -> Feature:
-    missing = [name for name in ("dtype", "shape") if name not in entry]
-    if missing:
-        raise ArgumentError(f"The entry of {key!r} has no {' and no '.join(missing)}.")
     feature = Feature.from_json(key, {**entry, "shape": list(entry["shape"])}, where=key)
     if not feature.is_numeric:
         raise ArgumentError(f"Only numbers can be added; {key!r} is {feature.dtype}.")
@@ -578,6 +564,8 @@ def add_features(
     repo_id: str | None = None,
 ) -> LeRobotDataset:
     """Make a dataset with more features; see ``modify_features``."""
+    if not features:
+        raise ArgumentError("No features provided.")
     return modify_features(dataset, features, None, output_dir, repo_id)
 
 
@@ -596,45 +584,77 @@ def modify_tasks(
     new_task: str | None = None,
     episode_tasks: Mapping[int, str] | None = None,
     task_replacements: Mapping[str, str] | None = None,
+    *,
     output_dir: PathLike | None = None,
     repo_id: str | None = None,
 ) -> LeRobotDataset:
-    """Make a dataset with other tasks.
+    """Give episodes other tasks.
+
+    Without ``output_dir`` and ``repo_id``, the dataset itself is changed, as in lerobot, in one
+    commit: rows and metadata are written, no video is. Else the result is a new dataset.
 
     An episode's own text comes first, then a replacement of its task, then ``new_task``. Episodes
     that nothing applies to stay as they are, also those that change their task on the way.
 
     Args:
-        dataset: The dataset; it is not changed.
+        dataset: The dataset.
         new_task: For every episode that nothing else applies to.
         episode_tasks: Texts by episode.
         task_replacements: New texts by the old ones.
-        output_dir: The folder to make; None is ``HF_LEROBOT_HOME/repo_id``.
-        repo_id: The result's name; None is the source's with ``_modified`` behind it.
+        output_dir: The folder to make a new dataset in.
+        repo_id: The new dataset's name; None is the source's with ``_modified`` behind it.
+
+    Returns:
+        The dataset itself, with its new tasks; of a new one, that.
 
     Raises:
         ArgumentError: There is nothing to do, or there is no such episode or task.
+        DatasetBusyError: Another process records to the dataset.
         TargetExistsError: There is something at the target.
     """
     own, replaced = dict(episode_tasks or {}), dict(task_replacements or {})
     if not (new_task or own or replaced):
-        raise ArgumentError("There is no task to set.")
+        raise ArgumentError(
+            "Must specify at least one of new_task, episode_tasks, or task_replacements."
+        )
     source = original(dataset)
-    made = source.cut
-    reader = open_source(made.cutlist.sources[0])
-    unknown = [text for text in replaced if text not in reader.tasks.values()]
+    reader = open_source(source.cut.cutlist.sources[0])
+    refuse_unknown(own, source.cut)
+    unknown = sorted(text for text in replaced if text not in reader.tasks.values())
     if unknown:
-        hint = nearest(unknown[0], reader.tasks.values())
-        raise UnknownKeyError(f"There is no task {unknown[0]!r}.", hint=hint)
-    if own:
-        made.retask(own)  # says which episode does not exist
+        raise UnknownKeyError(
+            f"Task replacements reference unknown tasks: {unknown}.",
+            hint=nearest(unknown[0], reader.tasks.values()),
+        )
     if new_task:
         for episode in reader.episodes:
             if episode.index not in own and not set(episode.tasks[:1]) & set(replaced):
                 own[episode.index] = new_task
-    if replaced:
-        made = made.retask(replaced)
-    return _changed(source, made.retask(own) if own else made, output_dir, repo_id)
+    if output_dir is None and repo_id is None:
+        _retask(source, own, replaced)
+        return changed_in_place(dataset, source)
+    return _changed(source, _retasked(source, own, replaced), output_dir, repo_id)
+
+
+def _retasked(source: Original, own: Mapping[int, str], replaced: Mapping[str, str]) -> Cut:
+    made = source.cut.retask(dict(replaced)) if replaced else source.cut
+    return made.retask(dict(own)) if own else made
+
+
+def _retask(source: Original, own: Mapping[int, str], replaced: Mapping[str, str]) -> None:
+    """Give episodes other tasks where they lie."""
+    reader = open_source(source.cut.cutlist.sources[0])
+    if reader.layout.startswith("lance"):
+        _retasked(source, own, replaced).render_in_place()
+    elif reader.layout == "v3.0" and is_here(source.cut.cutlist.sources[0].path):
+        from demoreel.edit.in_place.retask import retask_in_place
+
+        retask_in_place(
+            Path(source.cut.cutlist.sources[0].path),
+            lambda episode, text: own.get(episode, replaced.get(text, text)),
+        )
+    else:
+        replace_source(source, _retasked(source, own, replaced))
 
 
 def _changed(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demoreel.errors import ArgumentError, DatasetNotFoundError
+from demoreel.errors import ArgumentError, DatasetNotFoundError, StoreError
 from demoreel.read.dataset import Dataset
 from demoreel.storage.commit.replace import wait_for_replacing
 from demoreel.storage.folder import DatasetFolder
@@ -32,7 +32,12 @@ def recorded_root(repo_id: str) -> Path:
 
     parts = Path(repo_id).parts
     if not parts or Path(repo_id).is_absolute() or ".." in parts:
-        raise ArgumentError(f"{repo_id!r} is not a repo_id such as 'me/my_task'.")
+        is_folder = Path(repo_id).is_absolute() or Path(repo_id).is_dir()
+        name = "/".join(parts[-2:]).lstrip("/") or "me/my_task"
+        raise ArgumentError(
+            f"{repo_id!r} is not a repo_id such as 'me/my_task'.",
+            hint=f"a folder is given as root=: ({name!r}, root={repo_id!r})" if is_folder else None,
+        )
     return lerobot_home() / repo_id
 
 
@@ -116,6 +121,31 @@ def update_pulled(repo_id: str, root: Path, revision: str | None, token: Token =
         )
     with _bar(repo_id) as show:
         pull(repo_id, root, revision=revision, token=token, report=show)
+
+
+def fetch_to_record(
+    repo_id: str, root: Path, revision: str | None, *, sync: bool, token: Token
+) -> None:
+    """Pull a dataset into a folder that is to be recorded to, where it is not there yet.
+
+    Args:
+        repo_id: What it is called.
+        root: The folder.
+        revision: Of the repository.
+        sync: Pull what is newer, too, if the folder was pulled.
+        token: For the Hub.
+    """
+    if not is_there(root):
+        from demoreel.hub.pull import pull
+        from demoreel.storage.hub_calls import HubUnreachableError
+
+        try:
+            with _bar(repo_id) as show:
+                pull(repo_id, root, revision=revision, token=token, report=show)
+        except HubUnreachableError as error:
+            raise _not_here(error, root) from None
+    elif sync:
+        update_pulled(repo_id, root, revision, token)
 
 
 class FoundDataset:
@@ -203,16 +233,20 @@ def _fetched_to(root: Path, repo_id: str, revision: str | None, token: Token) ->
     try:
         found = resolve_revision(hub, repo_id, revision)
     except HubUnreachableError as error:
-        raise DatasetNotFoundError(
-            f"There is nothing at this path, and it cannot be fetched. {error.what}",
-            hint="check root=; or fetch the dataset where the Hub can be reached",
-            path=root,
-        ) from None
+        raise _not_here(error, root) from None
     files = files_to_fetch(hub.files(repo_id, found.commit), repo_id)
     with pulling(hub, repo_id, found, files, root, key=("root", revision)) as work:
         with _bar(repo_id) as show:
             work.fetch_what_opens(show)
         yield work
+
+
+def _not_here(error: StoreError, root: Path) -> DatasetNotFoundError:
+    return DatasetNotFoundError(
+        f"There is nothing at this path, and it cannot be fetched. {error.what}",
+        hint="check root=; or fetch the dataset where the Hub can be reached",
+        path=root,
+    )
 
 
 @contextmanager

@@ -6,13 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from demoreel.errors import ArgumentError
-from demoreel.model import Info
+from demoreel.errors import ArgumentError, ReadOnlyError
 from demoreel.read.dataset import Dataset
-from demoreel.torch.metadata import InfoView, LeRobotDatasetMetadata
-from demoreel.torch.place import recorded_root
+from demoreel.torch.metadata import LeRobotDatasetMetadata
+from demoreel.torch.place import fetch_to_record, recorded_root
 
 if TYPE_CHECKING:
     from demoreel.hub.plan import PushReport
@@ -30,6 +29,7 @@ class RecordingDataset:
     _recorder: Recorder | None = None
     repo_id: str
     root: Path
+    meta: LeRobotDatasetMetadata
 
     @classmethod
     def create(
@@ -56,7 +56,7 @@ class RecordingDataset:
         *,
         vcodec: str = "auto",
         layout: Any = "v3.0",
-        capture_times: bool = True,
+        capture_times: Any = "beside",
         on_behind: Any = "error",
     ) -> Self:
         """Begin a dataset to record into.
@@ -73,15 +73,18 @@ class RecordingDataset:
             features: The features, as LeRobot declares them.
             root: The dataset's folder; must not hold anything.
             robot_type: What is recorded.
-            use_videos: Store cameras as videos; else as images.
+            use_videos: Whether features of dtype ``video`` may be declared. The dtype of each
+                camera decides how it is stored.
             tolerance_s: Taken for compatibility; frames are found by number.
             image_writer_processes: See above.
             image_writer_threads: See above.
             video_backend: Taken for compatibility.
             batch_encoding_size: See above.
             rgb_encoder: lerobot's encoder settings (``vcodec``, ``pix_fmt``, ``g``, ``crf``,
-                ``preset``); None is ``vcodec`` with demoreel's defaults.
-            depth_encoder: Taken for compatibility where it is lerobot's default.
+                ``preset``, ``fast_decode``, ``extra_options``); None is ``vcodec`` with demoreel's
+                defaults.
+            depth_encoder: lerobot's settings of depth cameras: those of ``rgb_encoder``, and the
+                range (``depth_min``, ``depth_max``, ``shift``, ``use_log``).
             metadata_buffer_size: See above.
             streaming_encoding: See above.
             encoder_queue_maxsize: See above.
@@ -90,7 +93,8 @@ class RecordingDataset:
             data_files_size_in_mb: Size up to which tables are merged.
             vcodec: ``auto`` measures this machine and takes the best that keeps up.
             layout: ``v3.0``, ``lance-video`` or ``lance-native``.
-            capture_times: Keep the time at which each row was captured.
+            capture_times: Where to keep the times at which rows were captured: ``beside`` the
+                data, in a ``column``, or ``none``.
             on_behind: ``error`` or ``skip``: what happens to a frame that cannot be kept.
 
         Raises:
@@ -107,11 +111,12 @@ class RecordingDataset:
         recorder = begin_dataset(
             folder,
             fps=fps,
-            features=_cameras_as(features, use_videos),
+            features=_declared(features, use_videos, depth_encoder),
             robot_type=robot_type,
             layout=layout,
             vcodec=vcodec,
             video=_settings(rgb_encoder),
+            depth_video=_settings(depth_encoder),
             capture_times=capture_times,
             on_behind=on_behind,
             encoder_threads=encoder_threads,
@@ -136,8 +141,27 @@ class RecordingDataset:
         image_writer_threads: int = 0,
         streaming_encoding: bool = False,
         encoder_queue_maxsize: int = 30,
+        *,
+        token: str | bool | None = None,
     ) -> Self:
-        """Append to a dataset of any writer; the arguments are those of ``create``.
+        """Append to a dataset of any writer; if it is not in ``root``, it is fetched there first.
+
+        Args:
+            repo_id: ``me/my_task``.
+            root: The dataset's folder.
+            tolerance_s: Taken for compatibility; frames are found by number.
+            revision: Of the repository, if the dataset is fetched.
+            force_cache_sync: Pull what is newer on the Hub first, if the folder was pulled from it.
+            video_backend: Taken for compatibility.
+            batch_encoding_size: Taken for compatibility: as for ``create``.
+            rgb_encoder: As for ``create``; None goes on as the dataset was recorded.
+            depth_encoder: As for ``create``.
+            encoder_threads: Most threads of an encoder.
+            image_writer_processes: Taken for compatibility: as for ``create``.
+            image_writer_threads: Likewise.
+            streaming_encoding: Likewise.
+            encoder_queue_maxsize: Likewise.
+            token: For the Hub, if it is asked; it is not kept.
 
         Raises:
             ArgumentError: There is no ``root``: a snapshot of the Hub must not be written to.
@@ -150,8 +174,16 @@ class RecordingDataset:
                 "resume() needs root=: what was fetched from the Hub must not be written to.",
                 hint="copy the dataset to a folder of its own, and resume that",
             )
-        recorder = go_on(root, video=_settings(rgb_encoder), encoder_threads=encoder_threads)
-        return cls._recording(repo_id, Path(root), recorder, tolerance_s)
+        folder = Path(root)
+        fetch_to_record(repo_id, folder, revision, sync=force_cache_sync, token=token)
+        _refuse_other_range(folder, _depth_range(depth_encoder))
+        recorder = go_on(
+            folder,
+            video=_settings(rgb_encoder),
+            depth_video=_settings(depth_encoder),
+            encoder_threads=encoder_threads,
+        )
+        return cls._recording(repo_id, folder, recorder, tolerance_s)
 
     @classmethod
     def _recording(cls, repo_id: str, root: Path, recorder: Recorder, tolerance_s: float) -> Self:
@@ -161,65 +193,93 @@ class RecordingDataset:
             root=root,
             revision=recorder.info.version,
             episodes=None,
-            delta_timestamps=None,
             image_transforms=None,
             tolerance_s=tolerance_s,
+            meta=LeRobotDatasetMetadata.recording(repo_id, recorder),
+            _delta_timestamps=None,
             _return_uint8=False,
             _revision=None,
             _depth_unit="mm",
             _ring_of_process=(None, None),
+            _rows_as_dataset=None,
             _recorder=recorder,
-            _opened=(-1, None, None),
+            _opened=(-1, None),
         )
         return made
 
     def __getattr__(self, name: str) -> Any:
-        # Read mode has both as plain attributes; while recording they follow what is saved.
-        if name in ("reader", "meta") and self.__dict__.get("_recorder") is not None:
-            reader, meta = self._as_saved()
-            if name == "meta":
-                return meta
-            if reader is None:
-                raise ArgumentError("No episode is saved yet, so there is nothing to read.")
-            return reader
+        # Read mode has it as a plain attribute; while recording it follows what is saved.
+        if name == "reader" and "_opened" in self.__dict__:
+            return self._as_saved()
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def _as_saved(self) -> tuple[Dataset | None, Any]:
-        """Return the reader and the metadata of the episodes that are saved now."""
+    def _as_saved(self) -> Dataset | None:
+        """Return the reader of the episodes that are saved now; None if there are none."""
         recorder = self._recorder
-        assert recorder is not None
-        saved, reader, meta = self.__dict__["_opened"]
-        if saved != recorder.num_episodes:
+        saved, reader = self.__dict__["_opened"]
+        if recorder is not None and saved != recorder.num_episodes:
+            reader = None
             if recorder.num_episodes:
-                reader = Dataset(self.root, depth_unit=self.__dict__["_depth_unit"])
-                meta = LeRobotDatasetMetadata(self.repo_id, self.root, reader=reader.reader)
-            else:
-                reader, meta = None, EmptyMetadata(self.repo_id, self.root, recorder.info)
-            self.__dict__["_opened"] = (recorder.num_episodes, reader, meta)
-        return reader, meta
+                reader = Dataset(
+                    self.root,
+                    windows=in_seconds(self.__dict__["_delta_timestamps"]),
+                    tolerance_s=self.__dict__["tolerance_s"],
+                    depth_unit=self.__dict__["_depth_unit"],
+                )
+            self.__dict__["_opened"] = (recorder.num_episodes, reader)
+            self.__dict__["_rows_as_dataset"] = None
+        return cast("Dataset | None", reader)
+
+    @property
+    def writer(self) -> RecordingWriter | None:
+        """What records; None for a dataset that is read."""
+        return None if self._recorder is None else RecordingWriter(self, self._recorder)
 
     def _require_recorder(self, method: str) -> Recorder:
         if self._recorder is None:
-            raise ArgumentError(
-                f"{method}() records, and this dataset was opened to be read.",
+            raise ReadOnlyError(
+                f"{method}() records, and this dataset is read-only.",
                 hint="LeRobotDataset.create(...) or LeRobotDataset.resume(...) records",
+                dataset=self.root,
             )
         return self._recorder
 
     def add_frame(self, frame: Mapping[str, Any]) -> None:
-        """Take one frame: a value for every feature, and ``task``."""
-        self._require_recorder("add_frame").add_frame(frame)
+        """Take one frame: a value for every feature, and ``task``.
+
+        Values are as strict as lerobot's: arrays or tensors of the declared dtype and shape,
+        images as arrays or PIL images, texts. ``demoreel.create`` records what can be cast, too.
+
+        Raises:
+            ArgumentError: A value is missing, too many, or of another kind; all are listed.
+            ReadOnlyError: The dataset is read, or finalized.
+        """
+        from demoreel.torch.frame_values import refuse_other_values
+
+        recorder = self._require_recorder("add_frame")
+        refuse_other_values(frame, recorder.info.features)
+        recorder.add_frame(frame)
 
     def save_episode(
         self, episode_data: Mapping[str, Any] | None = None, parallel_encoding: bool = True
     ) -> EpisodeReport:
-        """Commit the episode; when this returns it is safe, and readable by every process."""
+        """Commit the episode; when this returns it is safe, and readable by every process.
+
+        Args:
+            episode_data: Must be None: frames are added with ``add_frame``.
+            parallel_encoding: Taken for compatibility: cameras are always encoded side by side.
+        """
+        recorder = self._require_recorder("save_episode")
         if episode_data is not None:
             raise ArgumentError("episode_data is not taken: add the frames with add_frame().")
-        return self._require_recorder("save_episode").save_episode()
+        return recorder.save_episode()
 
     def clear_episode_buffer(self, delete_images: bool = True) -> None:
-        """Forget the frames since the last episode."""
+        """Forget the frames since the last episode.
+
+        Args:
+            delete_images: Taken for compatibility: nothing of them is left on disk.
+        """
         self._require_recorder("clear_episode_buffer").discard_episode()
 
     def has_pending_frames(self) -> bool:
@@ -227,11 +287,26 @@ class RecordingDataset:
         return self._recorder is not None and self._recorder.pending_frames > 0
 
     def finalize(self) -> None:
-        """Merge small files and let go of the dataset; nothing to do for one that is read."""
-        if self._recorder is not None:
+        """Merge small files and let go of the dataset, which is then one that is read.
+
+        Nothing to do for one that is read already. May be called twice.
+        """
+        if self._recorder is None:
+            return
+        try:
             self._recorder.finalize()
-            # Merging moves episodes to other files.
-            self.__dict__["_opened"] = (-1, None, None)
+        finally:
+            is_empty = not self._recorder.num_episodes
+            self._recorder = None
+            self.meta.follow(None)
+        if is_empty:
+            self.__dict__["_opened"] = (0, None)
+            return
+        del self.__dict__["_opened"]
+        self._read_as_recorded()
+
+    def _read_as_recorded(self) -> None:
+        raise NotImplementedError
 
     def push_to_hub(
         self,
@@ -298,27 +373,64 @@ class RecordingDataset:
         )
 
 
-class EmptyMetadata:
-    """``ds.meta`` of a dataset that has no episode yet."""
+class RecordingWriter:
+    """``ds.writer``: what records, under the names that LeRobot users know.
 
-    def __init__(self, repo_id: str, root: Path, info: Info) -> None:
-        self.repo_id = repo_id
-        self.root = root
-        self.info = InfoView(info.to_json())
-        self.features = {
-            key: {**feature.to_json(), "shape": tuple(feature.shape)}
-            for key, feature in info.features.items()
-        }
-        self.fps = info.fps
-        self.robot_type = info.robot_type
-        self.revision = info.version
-        self.camera_keys = list(info.cameras)
-        self.video_keys = list(info.video_keys)
-        self.image_keys = list(info.image_keys)
-        self.depth_keys = list(info.depth_keys)
-        self.total_episodes = self.total_frames = self.total_tasks = 0
-        self.episodes: list[dict[str, Any]] = []
-        self.stats = None
+    Frames are encoded while they come, so there is neither an image writer nor a batch of videos.
+
+    Args:
+        dataset: The dataset that is recorded.
+        recorder: What records it.
+    """
+
+    image_writer = None
+
+    def __init__(self, dataset: RecordingDataset, recorder: Recorder) -> None:
+        self.root = dataset.root
+        self._dataset = dataset
+        self._recorder = recorder
+
+    @property
+    def episode_buffer(self) -> dict[str, int]:
+        """How many frames are not saved yet, and the number of their episode."""
+        recorder = self._recorder
+        return {"size": recorder.pending_frames, "episode_index": recorder.num_episodes}
+
+    def add_frame(self, frame: Mapping[str, Any]) -> None:
+        """Take one frame; see the dataset's method."""
+        self._dataset.add_frame(frame)
+
+    def save_episode(
+        self, episode_data: Mapping[str, Any] | None = None, parallel_encoding: bool = True
+    ) -> None:
+        """Commit the episode; see the dataset's method."""
+        self._dataset.save_episode(episode_data, parallel_encoding)
+
+    def clear_episode_buffer(self, delete_images: bool = True) -> None:
+        """Forget the frames since the last episode."""
+        self._dataset.clear_episode_buffer(delete_images)
+
+    def cleanup_interrupted_episode(self, episode_index: int) -> None:
+        """Forget the frames since the last episode."""
+        self._dataset.clear_episode_buffer()
+
+    def finalize(self) -> None:
+        """Let go of the dataset; see the dataset's method."""
+        self._dataset.finalize()
+
+    close_writer = finalize
+
+    def start_image_writer(self, num_processes: int = 0, num_threads: int = 4) -> None:
+        """Do nothing: images are encoded by processes that run already."""
+
+    def stop_image_writer(self) -> None:
+        """Do nothing: every saved episode is on disk."""
+
+    def flush_pending_videos(self) -> None:
+        """Do nothing: every saved episode is on disk."""
+
+    def cancel_pending_videos(self) -> None:
+        """Do nothing: every saved episode is on disk."""
 
 
 class VideoEncodingManager:
@@ -338,35 +450,94 @@ class VideoEncodingManager:
         self.dataset.finalize()
 
 
-def _cameras_as(
-    features: Mapping[str, Mapping[str, Any]], use_videos: bool
+def _declared(
+    features: Mapping[str, Mapping[str, Any]], use_videos: bool, depth_encoder: Any
 ) -> dict[str, dict[str, Any]]:
-    """Return the features with every camera stored as asked for."""
-    kind = "video" if use_videos else "image"
+    """Return the features as they are declared, depth videos with the range that is asked for."""
+    videos = [key for key, spec in features.items() if spec.get("dtype") == "video"]
+    if videos and not use_videos:
+        raise ArgumentError(
+            f"use_videos is False, and features have the dtype 'video': {', '.join(videos)}.",
+            hint="declare them with the dtype 'image', or leave use_videos out",
+        )
+    declared = {key: dict(spec) for key, spec in features.items()}
+    said = _depth_range(depth_encoder)
+    for key in videos if said else ():
+        info = declared[key].get("info") or {}
+        if info.get("is_depth_map") or info.get("video.is_depth_map"):
+            declared[key]["info"] = {**info, **said}
+    return declared
+
+
+def _depth_range(encoder: Any) -> dict[str, Any]:
+    """Return the fields of a feature's ``info`` for lerobot's settings of depth."""
+    names = ("depth_min", "depth_max", "shift", "use_log")
     return {
-        key: {**spec, "dtype": kind} if spec.get("dtype") in ("video", "image") else dict(spec)
-        for key, spec in features.items()
+        f"video.{name}": getattr(encoder, name)
+        for name in names
+        if getattr(encoder, name, None) is not None
     }
+
+
+def _refuse_other_range(root: Path, asked: Mapping[str, Any]) -> None:
+    """Refuse a range of depth that is not the one that a dataset was recorded with."""
+    from demoreel.layouts.meta import read_info
+    from demoreel.model import DepthCode
+
+    path = root / "meta" / "info.json"
+    if not asked or not path.is_file():
+        return
+    for key, feature in read_info(path).features.items():
+        code = feature.depth_code if feature.is_video else None
+        if code is not None and DepthCode.from_info({**feature.info, **asked}) != code:
+            raise ArgumentError(
+                f"Depth camera {key!r} was recorded with another range than depth_encoder has: "
+                f"{code.minimum:g} to {code.maximum:g} m, shift {code.shift:g}, "
+                f"{'logarithmic' if code.log else 'linear'}.",
+                hint="leave depth_encoder out, and recording goes on with the dataset's range",
+                dataset=root,
+                camera=key,
+            )
 
 
 def _settings(encoder: Any) -> VideoSettings | None:
     """Return lerobot's encoder settings as ours; None leaves the choice to us."""
     if encoder is None:
         return None
-    from demoreel.media.settings import ENCODERS, VideoSettings
+    from demoreel.media.settings import VideoSettings, codec_named
 
-    by_encoder = {name: codec for codec, name in ENCODERS.items()}
     vcodec = getattr(encoder, "vcodec", None)
+    if vcodec == "auto":
+        return None
+    codec, name = (None, None) if vcodec is None else codec_named(str(vcodec))
     given: dict[str, Any] = {
-        "codec": by_encoder.get(str(vcodec), vcodec),
+        "codec": codec,
+        "encoder": name,
         "pix_fmt": getattr(encoder, "pix_fmt", None),
         "gop": getattr(encoder, "g", None),
         "crf": getattr(encoder, "crf", None),
         "preset": getattr(encoder, "preset", None),
-        "options": getattr(encoder, "extra_options", None),
+        "options": _options(encoder, codec, name),
     }
-    if given["codec"] == "auto":
-        return None
     return replace(
         VideoSettings(), **{name: value for name, value in given.items() if value is not None}
     )
+
+
+def _options(encoder: Any, codec: str | None, name: str | None) -> dict[str, Any]:
+    """Return lerobot's further options, with what its ``fast_decode`` stands for."""
+    options = dict(getattr(encoder, "extra_options", None) or {})
+    fast = getattr(encoder, "fast_decode", 0)
+    if not fast or name is not None:
+        return options
+    if codec == "av1":
+        parameters = (options.get("svtav1-params"), f"fast-decode={max(0, min(2, int(fast)))}")
+        return options | {"svtav1-params": ":".join(filter(None, parameters))}
+    return {"tune": "fastdecode", **options} if codec in ("h264", "hevc") else options
+
+
+def in_seconds(windows: Mapping[str, Sequence[float]] | None) -> dict[str, list[float]] | None:
+    """Return windows whose offsets are all seconds: LeRobot users write 0 for 0.0."""
+    if windows is None:
+        return None
+    return {key: [float(value) for value in values] for key, values in windows.items()}

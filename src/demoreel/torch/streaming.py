@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from demoreel.errors import ArgumentError, DemoreelWarning
 from demoreel.read.order import FrameOrder, Share
 from demoreel.storage.external import AllowExternal
 from demoreel.torch.dataset import LeRobotDataset, Transform
-from demoreel.torch.metadata import LeRobotDatasetMetadata
+from demoreel.torch.metadata import LeRobotDatasetMetadata, place_of_type
 from demoreel.torch.place import is_dataset, recorded_root, remote_uri
 from demoreel.torch.stream_pass import (
     Pass,
@@ -79,6 +80,16 @@ class StreamFacts:
     def num_episodes(self) -> int:
         """Chosen episodes."""
         return self.dataset.num_episodes
+
+    @property
+    def tolerance_s(self) -> float:
+        """How far windows may be off the grid."""
+        return self.dataset.tolerance_s
+
+    @property
+    def hf_dataset(self) -> Any:
+        """The rows as a Hugging Face dataset; see ``LeRobotDataset``."""
+        return self.dataset.hf_dataset
 
     @property
     def delta_timestamps(self) -> dict[str, list[float]] | None:
@@ -223,8 +234,10 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         seed: Of the order.
         rng: Draws the seed, if given.
         shuffle: Whether frames come in random order, or from the first to the last.
-        return_uint8: Give video images as uint8.
+        return_uint8: Give images as uint8.
         depth_output_unit: Unit of depth images.
+        repo_type: ``dataset``, or ``bucket`` for one of the Hub's storage buckets.
+        token: For the Hub; None uses ``HF_TOKEN`` or the login. It is not kept.
         batch_size: Give batches of this many, collated; use ``DataLoader(batch_size=None)``. If
             None, single samples.
         drop_last: Leave out a last batch that is shorter.
@@ -240,7 +253,6 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         allow_external: What the Lance tables may name outside the dataset; see ``demoreel.open``.
         cache_dir: Likewise.
         cache_size: Likewise.
-        token: For the Hub.
 
     Raises:
         DatasetNotFoundError: There is no such dataset.
@@ -266,6 +278,8 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         return_uint8: bool = False,
         depth_output_unit: Literal["mm", "m"] = "mm",
         *,
+        repo_type: Literal["dataset", "bucket"] = "dataset",
+        token: str | bool | None = None,
         batch_size: int | None = None,
         drop_last: bool = False,
         even: bool = True,
@@ -279,7 +293,6 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         allow_external: AllowExternal | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_size: int | str | None = None,
-        token: str | bool | None = None,
     ) -> None:
         self.batch_size = _checked_batch_size(batch_size)
         self.rank, self.world_size = rank_and_world_size(rank, world_size)
@@ -287,11 +300,17 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         self.shuffle = bool(shuffle)
         self.drop_last = bool(drop_last)
         self.even = bool(even)
-        name, place, is_elsewhere = _named(os.fspath(repo_id), root)
+        self.streaming = bool(streaming)
+        self.streaming_from_local = root is not None
+        self.repo_type = repo_type
+        self.buffer_size = buffer_size
+        given = place_of_type(os.fspath(repo_id), root, repo_type)
+        name, place, is_elsewhere = _named(os.fspath(repo_id), given)
         self.dataset = LeRobotDataset(
             name,
             place,
             episodes,
+            episode_filter,
             image_transforms,
             delta_timestamps,
             tolerance_s,
@@ -299,7 +318,6 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
             force_cache_sync,
             return_uint8=return_uint8,
             depth_output_unit=depth_output_unit,
-            episode_filter=episode_filter,
             cameras=cameras,
             image_size=image_size,
             decode_threads=decode_threads,
@@ -380,6 +398,17 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
             given["prefetch_factor"] = prefetch_factor
             given["multiprocessing_context"] = multiprocessing_context
         return StreamLoader(self, num_workers, given)
+
+    def make_frame(self, dataset_iterator: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield the item of the next row of an iterator.
+
+        Args:
+            dataset_iterator: Gives rows that name a frame of the whole dataset by their ``index``.
+        """
+        for row in islice(dataset_iterator, 1):
+            frame = int(row["index"])
+            chosen = self.dataset.absolute_to_relative_idx
+            yield self.dataset[frame if chosen is None else chosen[frame]]
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass begin with this epoch; also in workers that are already running.

@@ -169,6 +169,14 @@ def test_counts_of_levels_stay_where_they_are(folder_store):
     place.parent.mkdir(exist_ok=True)
     place.write_text("many")
     assert not (opened(folder_store).local / "meta" / "demoreel").exists()
+    times = folder_store.folder / "meta" / "demoreel" / "capture_times"
+    times.mkdir()
+    (times / "file").write_text("late")
+    made = opened(folder_store)
+    name = "meta/demoreel/capture_times/"
+    assert not (made.local / name / "file").exists()
+    made.fetch(name)
+    assert (made.local / name / "file").read_text() == "late"
 
 
 def test_a_table_that_comes_later_is_seen(folder_store):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import demoreel
+from demoreel.model.stats import stats_to_json
 from support.defects.registry import defect
 from support.defects.tools import (
     EPISODES,
@@ -21,6 +24,7 @@ from support.defects.tools import (
     edit_json,
     edit_lines,
     edit_table,
+    lfs_pointer,
     put,
 )
 from support.persisted import leave_persisted
@@ -104,6 +108,111 @@ def template_is_absolute(root: Path) -> None:
 def template_reads_attributes(root: Path) -> None:
     trick = "data/{chunk_index.__class__}/{file_index}.parquet"
     edit_info(root, lambda info: info.update(data_path=trick))
+
+
+@defect("template-wrong")
+def template_with_a_field_of_another_version(root: Path) -> None:
+    usual = "data/chunk-{episode_chunk:03d}/file-{file_index:03d}.parquet"
+    edit_info(root, lambda info: info.update(data_path=usual))
+
+
+@defect("template-wrong", on="v2")
+def template_without_its_last_brace(root: Path) -> None:
+    edit_info(root, lambda info: info.update(data_path="data/episode_{episode_index:06d.parquet"))
+
+
+@defect("file-not-fetched")
+def clone_without_lfs(root: Path) -> None:
+    for path in (*root.rglob("*.parquet"), *root.rglob("*.mp4")):
+        lfs_pointer(path)
+
+
+@defect("file-not-fetched")
+def clone_without_any_large_file(root: Path) -> None:
+    for path in root.rglob("*"):
+        if path.is_file():
+            lfs_pointer(path)
+
+
+@defect("file-not-fetched", on="v2")
+def clone_without_metadata_lines(root: Path) -> None:
+    for path in root.rglob("*.jsonl"):
+        lfs_pointer(path)
+
+
+@defect("file-not-fetched", on="v2")
+def clone_without_videos(root: Path) -> None:
+    for path in root.rglob("*.mp4"):
+        lfs_pointer(path)
+
+
+@defect("tasks-not-index")
+def tasks_by_line(root: Path) -> None:
+    edit_table(root / TASKS, lambda table: table.replace_schema_metadata(None))
+
+
+@defect("column-stored-type")
+def task_indices_of_pandas(root: Path) -> None:
+    def to_double(table: pa.Table) -> pa.Table:
+        at = table.schema.get_field_index("task_index")
+        return table.set_column(at, "task_index", table["task_index"].cast(pa.float64()))
+
+    edit_table(root / TASKS, to_double)
+
+
+@defect("episodes-range-missing")
+def episodes_without_ranges(root: Path) -> None:
+    edit_table(root / EPISODES, lambda table: table.drop_columns(["dataset_from_index"]))
+
+
+@defect("episodes-place-missing")
+def episodes_that_do_not_say_where_they_are_listed(root: Path) -> None:
+    names = ["meta/episodes/chunk_index", "meta/episodes/file_index"]
+    edit_table(root / EPISODES, lambda table: table.drop_columns(names))
+
+
+@defect("total-missing")
+def no_total_of_frames(root: Path) -> None:
+    edit_info(root, lambda info: info.pop("total_frames"))
+
+
+@defect("total-missing", on="v2")
+def totals_of_nothing(root: Path) -> None:
+    edit_info(root, lambda info: info.update(total_episodes=None, total_tasks=None))
+
+
+@defect("total-videos", on="v2")
+def no_total_of_chunks(root: Path) -> None:
+    edit_info(root, lambda info: info.pop("total_chunks"))
+
+
+@defect("stats-camera-missing", on="v2")
+def statistics_without_cameras(root: Path) -> None:
+    def without(lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            del line["stats"][_FRONT]
+
+    edit_lines(root / "meta" / "episodes_stats.jsonl", without)
+
+
+@defect("metadata-stray")
+def lines_of_the_version_before(root: Path) -> None:
+    (root / "meta" / "episodes.jsonl").write_text('{"episode_index": 0, "length": 3}\n')
+    (root / "meta" / "tasks.jsonl").write_text('{"task_index": 0, "task": "another"}\n')
+
+
+@defect("metadata-stray", on="v2")
+def tables_of_the_next_version(root: Path) -> None:
+    folder = root / "meta" / "episodes" / "chunk-000"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"episode_index": [0]}), folder / "file-000.parquet")
+
+
+@defect("episode-stats-absent", on="v2")
+def statistics_of_the_whole_only(root: Path) -> None:
+    stats = dict(demoreel.open(root).stats or {})
+    (root / "meta" / "episodes_stats.jsonl").unlink()
+    (root / "meta" / "stats.json").write_text(json.dumps(stats_to_json(stats)))
 
 
 @defect("template-mismatch")
@@ -341,6 +450,16 @@ def feature_without_stats(root: Path) -> None:
 @defect("stats-shape")
 def stats_too_short(root: Path) -> None:
     edit_json(root / STATS, lambda stats: stats["action"]["std"].pop())
+
+
+@defect("stats-pixels")
+def images_counted_to_255(root: Path) -> None:
+    def enlarge(stats: dict[str, Any]) -> None:
+        for kind in ("min", "max", "mean", "std"):
+            values = stats["observation.images.front"][kind]
+            stats["observation.images.front"][kind] = (255 * np.array(values)).tolist()
+
+    edit_json(root / "meta/stats.json", enlarge)
 
 
 @defect("stats-impossible", also=("stats-differ",))

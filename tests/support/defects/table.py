@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from support.defects.tools import (
     edit_column,
     edit_info,
     edit_json,
+    edit_lines,
     edit_table,
     put,
 )
@@ -229,3 +231,71 @@ def spread_recorded_wrong(root: Path) -> None:
 @defect("episode-stats-differ")
 def episode_mean_recorded_wrong(root: Path) -> None:
     edit_column(root / EPISODES, "stats/action/mean", lambda rows: put(4, 0.99)(rows[1]))
+
+
+def _stored_as(key: str, changed: Callable[[pa.Array], pa.Array], path: Path) -> None:
+    def change(table: pa.Table) -> pa.Table:
+        at = table.schema.get_field_index(key)
+        return table.set_column(at, key, changed(table.column(key).combine_chunks()))
+
+    edit_table(path, change)
+
+
+def _listed(array: pa.Array) -> pa.Array:
+    return pa.array([[value] for value in array.to_pylist()], pa.list_(array.type))
+
+
+@defect("feature-list")
+def reward_as_a_list_of_one(root: Path) -> None:
+    _stored_as("next.reward", _listed, root / DATA)
+
+
+@defect("feature-list")
+def flag_and_text_as_lists_of_one(root: Path) -> None:
+    for key in ("next.done", "note"):
+        _stored_as(key, _listed, root / DATA)
+
+
+@defect("feature-flat")
+def matrix_as_a_flat_list(root: Path) -> None:
+    edit_info(root, lambda info: info["features"]["action"].update(shape=[2, 3], names=None))
+
+
+@defect("column-stored-type")
+def indices_that_pandas_made_floats(root: Path) -> None:
+    for key in ("index", "episode_index", "frame_index", "task_index"):
+        _stored_as(key, lambda array: array.cast(pa.float64()), root / DATA)
+
+
+@defect("column-stored-type", on="v2")
+def floats_of_numpy(root: Path) -> None:
+    for path in root.glob("data/*/*.parquet"):
+        _stored_as("action", lambda array: array.cast(pa.list_(pa.float64(), 6)), path)
+
+
+@defect("feature-unused", on="v2")
+def column_of_another_tool(root: Path) -> None:
+    for path in root.glob("data/*/*.parquet"):
+        edit_table(path, lambda table: table.append_column("extra", table["index"]))
+
+
+@defect("episode-task-differs")
+def rows_that_all_do_the_first_task(root: Path) -> None:
+    edit_column(root / DATA, "task_index", lambda values: values.__setitem__(slice(None), [0] * 36))
+
+
+@defect("episode-task-differs", on="v2")
+def episodes_listed_with_the_next_task(root: Path) -> None:
+    def swap(lines: list[dict[str, Any]]) -> None:
+        lines[0]["tasks"], lines[1]["tasks"] = lines[1]["tasks"], lines[0]["tasks"]
+
+    edit_lines(root / "meta/episodes.jsonl", swap)
+
+
+@defect("stats-quantiles", on="v3-moves")
+def quantiles_of_half_the_range(root: Path) -> None:
+    def halve(stats: dict[str, Any]) -> None:
+        action = stats["action"]
+        action["q01"][2] = (action["min"][2] + action["max"][2]) / 2
+
+    edit_json(root / "meta/stats.json", halve)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -100,6 +101,15 @@ def point_at(table: Path, uris: Callable[[int], str]) -> None:
         mode="overwrite",
         data_storage_version=FILE_VERSION,
         allow_external_blob_outside_bases=True,
+    )
+
+
+def lfs_pointer(path: Path) -> None:
+    """Put what a clone without Git LFS has into the place of a file."""
+    size = path.stat().st_size
+    path.write_text(
+        "version https://git-lfs.github.com/spec/v1\n"
+        f"oid sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\nsize {size}\n"
     )
 
 

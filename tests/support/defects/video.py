@@ -18,6 +18,7 @@ from support.defects.tools import (
     put,
     remux,
 )
+from support.moving import make_anew
 
 _FRONT = "observation.images.front"
 _FROM, _TO = f"videos/{_FRONT}/from_timestamp", f"videos/{_FRONT}/to_timestamp"
@@ -53,6 +54,11 @@ def video_cut_off(root: Path) -> None:
 @defect("video-unreadable")
 def video_of_noise(root: Path) -> None:
     (root / FRONT_VIDEO).write_bytes(b"this is no video" * 64)
+
+
+@defect("keyframes-far", on="v3-film")
+def keyframes_of_films(root: Path) -> None:
+    make_anew(root, lengths=(40, 300), films=True, gop=200)
 
 
 @defect("video-codec")

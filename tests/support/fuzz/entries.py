@@ -127,6 +127,30 @@ def _check(root: Place, out: Path) -> str:
     return report.worst or "clean"
 
 
+def _view(root: Place, out: Path) -> str:
+    """What the viewer's pages ask for: an error of ours, or an answer."""
+    from demoreel.view.datasets import Shown, camera_facts, describe
+    from demoreel.view.episodes import EpisodePages, columns_message
+    from demoreel.view.frames import frame_image
+    from demoreel.view.packets import packets_message
+
+    (shown,) = Shown([str(root)], {}).list()
+    shown.summary()
+    described = describe(shown)
+    dataset = shown.open()
+    pages = EpisodePages(dataset)
+    page = pages.page(0, 100, sort="index", descending=False, text="", where="")
+    episode = page["rows"][0]["index"]
+    pages.motion([episode])
+    columns_message(dataset, episode, ["timestamp"])
+    position = dataset.reader.episodes.position_of(episode)
+    for camera in dataset.cameras:
+        if camera_facts(dataset, position, camera)["way"] == "packets":
+            packets_message(dataset.reader.clip(position, camera), 0, 1)
+        frame_image(dataset, episode, camera, 0, 64)
+    return f"{described['episodes']} episodes"
+
+
 def _command(*arguments: str) -> Use:
     def use(root: Place, out: Path) -> str:
         said = io.StringIO()
@@ -167,6 +191,7 @@ ENTRIES: Mapping[str, Entry] = {
         _command("convert", "{root}", "{out}/lance", "--to", "lance-video"),
         ("convert_to_lance", "convert_to_lance_video"),
     ),
+    "view": Entry(_view, ("view",)),
     "cut": Entry(_cut, ("cut",)),
     "diff": Entry(_diff, ("diff",)),
     "resume": Entry(_resume, ("resume",), local=True),

@@ -158,7 +158,7 @@ def _note_unforeseen(verdict: Verdict, report: Any, when: str) -> None:
 
 
 def _repair(verdict: Verdict, root: Path, target: Path, deep: bool, blurred: bool) -> str:
-    done = demoreel.repair(root, target, deep=deep)
+    done = demoreel.repair(root, target, deep=deep, drop_episodes=True)
     if done.after is not None:
         _note_unforeseen(verdict, done.after, "after repair")
     if not done.is_clean:

@@ -53,7 +53,7 @@ MOTION = (
     ),
     hint(
         "capture-gap",
-        "Consecutive rows were captured far apart, or out of order",
+        "Rows were captured several frame times after the row before, or out of order",
         "Movements are faster in the data than they were: timestamps are nominal.",
     ),
     hint(

@@ -10,6 +10,12 @@ _STOPS = "Training stops when a frame of it is drawn, maybe hours after the star
 
 METADATA = (
     error(
+        "file-not-fetched",
+        "Files were not fetched: Git LFS pointers lie in their place",
+        "The dataset does not open, or training stops when a frame of them is drawn.",
+        "git -C {dataset} lfs pull",
+    ),
+    error(
         "info-missing",
         "There is no meta/info.json",
         _NO_OPEN + " Nothing says what the numbers in its tables are.",
@@ -32,6 +38,7 @@ METADATA = (
         "A key occurs twice in info.json",
         "Programs use the last one, or the first: two programs may read different values.",
         REPAIR,
+        is_cosmetic=True,
     ),
     error(
         "version-unknown",
@@ -53,6 +60,12 @@ METADATA = (
         "template-unsafe",
         "A path template leads outside the folder, or uses attribute access of str.format",
         "It could name any file on the disk; demoreel refuses to read by it.",
+        REPAIR,
+    ),
+    error(
+        "template-wrong",
+        "A path template has a field that does not exist, or is no template",
+        _NO_OPEN,
         REPAIR,
     ),
     error(
@@ -83,16 +96,19 @@ METADATA = (
         "feature-names-count",
         "A feature has more or fewer names than dimensions",
         "Policies and plots that select by name use the wrong joint, or stop.",
+        is_cosmetic=True,
     ),
     warning(
         "feature-names-twice",
         "Two dimensions of a feature have the same name",
         "Tools that select by name lose one of them.",
+        is_cosmetic=True,
     ),
     warning(
         "feature-clash",
         "Two feature names differ only in dots and underscores, or contain a slash",
         "Lance allows no dots in names, lerobot no slashes: a feature is lost or refused.",
+        is_cosmetic=True,
     ),
     warning(
         "camera-declared-twice",
@@ -110,6 +126,12 @@ METADATA = (
         "tasks-unreadable",
         "The task file is truncated, or has other columns",
         _NO_OPEN,
+        REPAIR,
+    ),
+    error(
+        "tasks-not-index",
+        "The texts of the tasks are not the index of tasks.parquet",
+        "lerobot gives a number as the task: policies that are conditioned on it learn nothing.",
         REPAIR,
     ),
     error(
@@ -133,6 +155,7 @@ METADATA = (
         "task-unused",
         "A task is used by no episode",
         "None, unless its episodes were lost.",
+        is_cosmetic=True,
     ),
     warning(
         "episode-task-unknown",
@@ -157,6 +180,19 @@ METADATA = (
         "The episodes' metadata lack a column",
         _NO_OPEN,
         REPAIR,
+    ),
+    error(
+        "episodes-range-missing",
+        "The episodes' metadata lack dataset_from_index or dataset_to_index",
+        "lerobot stops when a window (delta_timestamps) is drawn.",
+        REPAIR,
+    ),
+    warning(
+        "episodes-place-missing",
+        "The episodes' metadata lack columns that lerobot needs to resume, merge or edit",
+        "None for training; lerobot's recorder and tools stop.",
+        REPAIR,
+        is_cosmetic=True,
     ),
     error(
         "episodes-value-missing",
@@ -198,6 +234,7 @@ METADATA = (
         "An episode's metadata name another file than the one they are in",
         "lerobot appends to or edits the wrong file.",
         REPAIR,
+        is_cosmetic=True,
     ),
     error(
         "range-length",
@@ -209,6 +246,12 @@ METADATA = (
         "range-gap",
         "The episodes' row ranges overlap or leave rows out",
         "Windows at an episode's edge reach into another, or almost every frame is padded.",
+        REPAIR,
+    ),
+    error(
+        "total-missing",
+        "A total in info.json is missing",
+        "lerobot takes it for 0: it stops, or finds nothing to train on.",
         REPAIR,
     ),
     error(
@@ -228,12 +271,14 @@ METADATA = (
         "total_tasks in info.json is wrong",
         "The next recording numbers its tasks wrongly.",
         REPAIR,
+        is_cosmetic=True,
     ),
-    warning(
+    hint(
         "total-videos",
-        "total_videos or total_chunks in info.json is wrong",
+        "total_videos or total_chunks in info.json is wrong or missing",
         "Tools that fetch by count leave some out.",
         REPAIR,
+        is_cosmetic=True,
     ),
     warning(
         "split-unreadable",
@@ -257,6 +302,7 @@ METADATA = (
         "split-left-out",
         "Some episodes are in no split",
         "Training by splits never uses them.",
+        is_cosmetic=True,
     ),
     warning(
         "stats-missing",
@@ -276,6 +322,13 @@ METADATA = (
         "A policy that uses it cannot normalise it.",
         REPAIR,
     ),
+    hint(
+        "stats-camera-missing",
+        "A camera of v2.x has no statistics",
+        "None for policies that normalise images by constants; converting computes them.",
+        REPAIR,
+        is_cosmetic=True,
+    ),
     error(
         "stats-shape",
         "A feature's statistics have another size than the feature",
@@ -284,9 +337,15 @@ METADATA = (
     ),
     error(
         "stats-impossible",
-        "Statistics are impossible: not finite, a minimum above the maximum, a negative std",
-        "Normalised values are NaN, and so is the loss.",
+        "Statistics are impossible: not finite, a mean outside minimum and maximum, a negative std",
+        "Normalised values are wrong or NaN, and so is the loss.",
         REPAIR,
+    ),
+    warning(
+        "stats-pixels",
+        "A camera's statistics are of pixels from 0 to 255; images are read as 0 to 1",
+        "Policies that normalise images by them see almost black ones.",
+        "demoreel stats {dataset} --recompute",
     ),
     warning(
         "stats-count",
@@ -299,6 +358,20 @@ METADATA = (
         "Some episodes have no statistics",
         "The whole dataset's statistics leave them out, as will those after merging or deleting.",
         REPAIR,
+    ),
+    hint(
+        "episode-stats-absent",
+        "v2.1 without statistics by episode: those of stats.json are used",
+        "None for demoreel; lerobot of that time stops, as it combines those of the episodes.",
+        REPAIR,
+        is_cosmetic=True,
+    ),
+    warning(
+        "metadata-stray",
+        "Metadata of another version lie beside those of the dataset",
+        "None for readers that go by info.json; others read metadata that may be stale.",
+        REPAIR,
+        is_cosmetic=True,
     ),
     warning(
         "commit-pending",
@@ -323,11 +396,13 @@ METADATA = (
         "A link leads out of the dataset's folder",
         "It can be read on this machine only; copying, publishing and recording are refused, as "
         "the target may not be meant for others.",
+        is_cosmetic=True,
     ),
     hint(
         "files-left-over",
         "The folder has files that are not part of a dataset",
         "None; they take space, and are often what remains of an interrupted recording.",
+        is_cosmetic=True,
     ),
 )
 """Codes of what ``meta/`` says: info, features, tasks, episodes, statistics."""

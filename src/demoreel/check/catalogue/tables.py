@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from demoreel.check.codes import DELETE, REPAIR, error, hint, warning
+from demoreel.check.codes import DELETE, FETCH, REPAIR, error, hint, warning
 
 TABLE = (
     error(
         "table-missing",
-        "A table that the metadata name is missing",
-        "Its episodes cannot be read. lerobot stops, or shifts every later row.",
-        REPAIR,
+        "Tables that the metadata name are not there: not downloaded, moved or deleted",
+        "Their episodes cannot be read. lerobot stops, or shifts every later row.",
+        FETCH,
     ),
     error(
         "table-empty",
@@ -77,6 +77,12 @@ TABLE = (
         "It is not read; lerobot stops, because the columns are not those it expects.",
         REPAIR,
     ),
+    hint(
+        "feature-unused",
+        "The tables of v2.x have a column that info.json does not declare",
+        "It is not read, and is lost when the dataset is converted.",
+        is_cosmetic=True,
+    ),
     error(
         "feature-dtype",
         "A column holds another type than info.json declares",
@@ -88,6 +94,25 @@ TABLE = (
         "A column's rows have another shape than info.json declares",
         "Training stops, or dimensions are mixed up.",
         REPAIR,
+    ),
+    error(
+        "feature-list",
+        "A feature of shape [1] is stored as a list of one, not as a number",
+        "lerobot stops when it loads the dataset; demoreel reads the numbers.",
+        REPAIR,
+    ),
+    error(
+        "feature-flat",
+        "A feature of two dimensions or more is stored as flat lists",
+        "lerobot stops when it loads the dataset; demoreel reads the numbers.",
+        REPAIR,
+    ),
+    hint(
+        "column-stored-type",
+        "Numbers are stored in another type than declared, and all of them fit",
+        "None: readers convert them. They may take more space, and stricter tools refuse them.",
+        REPAIR,
+        is_cosmetic=True,
     ),
     error(
         "value-missing",
@@ -143,6 +168,12 @@ TABLE = (
         REPAIR,
     ),
     error(
+        "episode-task-differs",
+        "The tasks of an episode are not those that its rows name by task_index",
+        "Samples get the task of their rows, choosing episodes by task goes by the metadata: one "
+        "of the two is wrong, and a policy may learn the wrong task.",
+    ),
+    error(
         "task-index-unknown",
         "Rows have a task_index that is not in the task file",
         "Training stops when such a row is drawn.",
@@ -159,6 +190,13 @@ TABLE = (
         "Recorded statistics are not those of the data",
         "Normalisation is wrong: the policy sees shifted or scaled numbers.",
         REPAIR,
+    ),
+    hint(
+        "stats-quantiles",
+        "Recorded quantiles are not those of the data",
+        "Policies that normalise by quantiles clip or squeeze these dimensions. lerobot averages "
+        "the quantiles of episodes, which may differ much from those of all rows.",
+        "demoreel stats {dataset} --recompute --no-pictures",
     ),
     warning(
         "episode-stats-differ",
@@ -217,6 +255,7 @@ LANCE = (
         "lance-external",
         "A Lance table points at files beside itself",
         "None, as long as they stay where they are. The dataset cannot be moved or pushed alone.",
+        is_cosmetic=True,
     ),
     error(
         "lance-packet-index",
@@ -229,6 +268,7 @@ LANCE = (
         "A video's moov box is not where its table says",
         "Readers that use that position stop, or have to search for the box.",
         REPAIR,
+        is_cosmetic=True,
     ),
     error(
         "lance-video-missing",
@@ -247,6 +287,7 @@ LANCE = (
         "The table of videos holds a video that no episode names",
         "None, but it takes space, and may be what remains of a lost episode.",
         REPAIR,
+        is_cosmetic=True,
     ),
     error(
         "lance-meta-behind",
@@ -258,17 +299,20 @@ LANCE = (
         "lance-videos-version",
         "The table of rows names a version of the videos that does not exist",
         "Opening an older version may show newer videos with it.",
+        is_cosmetic=True,
     ),
     warning(
         "lance-tag-broken",
         "A tag names a version that does not exist",
         "Opening the dataset by that tag fails.",
+        is_cosmetic=True,
     ),
     warning(
         "lance-meta-copy",
         "meta.lance is not a copy of meta/",
         "Readers of remote storage see other metadata than local readers.",
         REPAIR,
+        is_cosmetic=True,
     ),
 )
 """Codes of Lance tables: versions, fragments, blobs and the packet index beside them."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from demoreel.check.codes import REPAIR, error, hint, warning
+from demoreel.check.codes import FETCH, REPAIR, error, hint, warning
 
 _STOPS = "Training stops when a frame of it is drawn, maybe hours after the start."
 
 VIDEO = (
-    error("video-missing", "A video that the metadata name is missing", _STOPS, REPAIR),
+    error(
+        "video-missing",
+        "Videos that the metadata name are not there: not downloaded, moved or deleted",
+        _STOPS,
+        FETCH,
+    ),
     error("video-empty", "A video has no bytes", _STOPS, REPAIR),
     error(
         "video-unfinished",
@@ -27,6 +32,7 @@ VIDEO = (
         "A video has another codec than info.json declares",
         "Tools that choose a decoder by the declaration fail.",
         REPAIR,
+        is_cosmetic=True,
     ),
     error(
         "video-size",
@@ -50,6 +56,12 @@ VIDEO = (
         "A video's frames are not evenly spaced in time",
         "Readers that select by seconds return the wrong frame for a row.",
     ),
+    hint(
+        "keyframes-far",
+        "Keyframes are far apart",
+        "Every random frame is decoded from the keyframe before it: training waits for data.",
+        "demoreel cut select {dataset} {dataset}-fast --episodes 0:N --vcodec h264 --gop 2",
+    ),
     error(
         "video-short",
         "A video has fewer frames than its episodes need",
@@ -67,29 +79,34 @@ VIDEO = (
         "Frames between two episodes of a video belong to none",
         "Harmless for readers that follow the metadata; often a sign of a discarded recording.",
         REPAIR,
+        is_cosmetic=True,
     ),
     warning(
         "video-orphan",
         "A video belongs to no episode",
         "None, but it takes space, and may be what remains of a lost episode.",
         REPAIR,
+        is_cosmetic=True,
     ),
     warning(
         "audio-missing",
         "info.json says that a camera's videos have audio, and none has",
         "Tools that read audio by the declaration fail, or read silence.",
         REPAIR,
+        is_cosmetic=True,
     ),
     warning(
         "audio-undeclared",
         "A video has audio, and info.json says that there is none",
         "Tools that follow the declaration drop it, or publish a recorded voice.",
         REPAIR,
+        is_cosmetic=True,
     ),
     warning(
         "audio-short",
         "A video's audio ends before its frames do",
         "The last frames have no audio: often only a part of it was copied.",
+        is_cosmetic=True,
     ),
     error(
         "clip-past-end",
@@ -132,6 +149,7 @@ VIDEO = (
         "An episode's to_timestamp is off by a frame",
         "Tools that cut by seconds include a frame of the next episode, or drop the last one.",
         REPAIR,
+        is_cosmetic=True,
     ),
     hint(
         "clip-drift",

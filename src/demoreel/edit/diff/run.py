@@ -26,6 +26,7 @@ from demoreel.model import Feature
 from demoreel.model.feature import flat_names
 from demoreel.read.dataset import Dataset
 from demoreel.run.anywhere import is_here
+from demoreel.storage.amounts import ShareDone
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.external import allow_external as allow
 from demoreel.storage.remote.fetch import local_copies, part_of
@@ -97,7 +98,7 @@ def _compared(
             pictures.compare(pair)
             done += left.length(pair.a)
             if report is not None:
-                report(done / total)
+                report(ShareDone(done, total, "frame"))
     by_place = match == "position"
     return Difference(
         a=os.fspath(left.reader.root),

@@ -12,7 +12,6 @@ any result. Then one commit (``storage/commit/journal.py``) puts everything in p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ from demoreel.edit.table_work import TableJob, numbered_clips
 from demoreel.edit.verify import Verify, verify_rows, verify_videos
 from demoreel.edit.written import WrittenLanceRows
 from demoreel.errors import ArgumentError, TableError
-from demoreel.layouts.appending import no_room_is_an_error
+from demoreel.layouts.appending import no_room_is_an_error, only_writer
 from demoreel.layouts.base import Column
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.find_rows import find_rows
@@ -45,19 +44,15 @@ from demoreel.layouts.lance.versions import (
     keep_rows,
     scan_ids,
 )
-from demoreel.layouts.pending import refuse_waiting
 from demoreel.model import DEFAULT_FEATURES
 from demoreel.stats.columns import Facts
 from demoreel.storage.arrow import as_numpy
 from demoreel.storage.commit.journal import (
     Transaction,
     carry_out,
-    clear_staging,
-    roll_forward,
     transaction,
 )
-from demoreel.storage.commit.writer_lock import HIDDEN, WriterLock
-from demoreel.storage.links import refuse_links_out
+from demoreel.storage.commit.writer_lock import HIDDEN
 
 _RECORDING = f"{HIDDEN}/lance.json"  # what a recording that was killed may prune when it goes on
 
@@ -75,7 +70,7 @@ def render_in_place(cutlist: CutList, *, verification: Verify = "ends") -> Rende
     reader = open_source(cutlist.sources[0])
     lance_layout(cutlist, reader)
     root = reader.root
-    with only_writer(root):
+    with only_writer(root, "edited"):
         plan = make_plan(cutlist, in_place=True)
         with no_room_is_an_error(root), transaction(root) as changes:
             edit = _InPlaceEdit(root, plan, changes)
@@ -92,21 +87,6 @@ def render_in_place(cutlist: CutList, *, verification: Verify = "ends") -> Rende
         version=version,
         dropped=(*plan.dropped, *edit.dropped),
     )
-
-
-@contextmanager
-def only_writer(root: Path) -> Iterator[None]:
-    """Hold the right to change a dataset, as the last writer left it."""
-    refuse_links_out(root)
-    lock = WriterLock(root)
-    try:
-        lock.sign()
-        roll_forward(root)
-        clear_staging(root)
-        refuse_waiting(root, "edited")
-        yield
-    finally:
-        lock.release(remove=True)
 
 
 class _InPlaceEdit:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from demoreel.edit.in_place.run import only_writer, replace_metadata
+from demoreel.edit.in_place.run import replace_metadata
 from demoreel.errors import ArgumentError, MetadataError
-from demoreel.layouts.appending import no_room_is_an_error
+from demoreel.layouts.appending import no_room_is_an_error, only_writer
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance import versions as lance_versions
 from demoreel.layouts.lance.history import (
@@ -161,7 +161,7 @@ def checkout(path: PathLike, version: int | str, *, dry_run: bool = False) -> Ve
         raise ArgumentError(f"Version {number} is the newest one.", dataset=root)
     open_reader(root, version=number)  # what cannot be read is not gone back to
     if not dry_run:
-        with only_writer(root):
+        with only_writer(root, "edited"):
             _restore(root, table, number)
     return known[number]
 

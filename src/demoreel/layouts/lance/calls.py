@@ -27,15 +27,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from demoreel.errors import DemoreelError
 from demoreel.model.limits import limit
+from demoreel.packages import load_late
 from demoreel.storage.arrow import as_numpy
 from demoreel.storage.external import External
 from demoreel.storage.helper_process import SafeProcess
 from demoreel.storage.place import RemotePlace, Where, said_of_store
 from demoreel.storage.store import open_store
+
+pc = load_late("pyarrow.compute")
 
 if TYPE_CHECKING:
     from lance import BlobFile, LanceDataset

@@ -28,6 +28,7 @@ from demoreel.layouts.v3.reader import V3Metadata
 from demoreel.media.video import VideoClip
 from demoreel.model import Episodes, Feature, Info
 from demoreel.storage.arrow import as_numpy, is_number
+from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.place import RemotePlace
 from demoreel.storage.remote.cache import RangeCache
 
@@ -61,6 +62,8 @@ class LanceReader(V3Metadata):
         cache: Keeps ranges of videos that lie in a store.
         before_episodes: Called before ``meta/episodes`` is read.
     """
+
+    folder: DatasetFolder | None = None  # what fetches metadata that are not here yet
 
     def __init__(
         self,
@@ -289,7 +292,7 @@ class LanceRows(StoredNumbers):
         spans = list(runs(rows))
         for feature, name in zip(self._numeric, names, strict=True):
             array = table.column(name).combine_chunks()
-            values = arrow_in.numbers(array, feature, where=self._table.path, from_floats=True)
+            values = arrow_in.numbers(array, feature, where=self._table.path)
             for at, stop in spans:
                 store.write(feature.key, int(rows[at]), values[at:stop])
 

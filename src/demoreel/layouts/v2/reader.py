@@ -64,7 +64,8 @@ class V2Reader(FileReader):
 
         What no episode of v2.1 says, and ``stats.json`` does, is taken from there.
         """
-        found = read_v2_stats(self.meta)
+        numbers = (self.episodes.episode_index.tolist(), self.episodes.length.tolist())
+        found = read_v2_stats(self.meta, lengths=dict(zip(*numbers, strict=True)))
         if found is not None:
             return found.whole
         warnings.warn(

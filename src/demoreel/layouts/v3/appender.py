@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +23,14 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import ArgumentError, MetadataError
-from demoreel.layouts.appending import disk_error, merged_stats, no_room_is_an_error
+from demoreel.layouts.appending import disk_error, no_room_is_an_error
+from demoreel.layouts.capture_times import (
+    CAPTURE_TIMES,
+    CaptureTimes,
+    check_clocks,
+    checks_of,
+    write_capture_times,
+)
 from demoreel.layouts.exactness import NOTE, write_note
 from demoreel.layouts.histograms import (
     Histogram,
@@ -32,7 +40,7 @@ from demoreel.layouts.histograms import (
 )
 from demoreel.layouts.v3.compact import Merger, read_stale, refuse_merging
 from demoreel.layouts.v3.copying import CopyingProcess, copy_here
-from demoreel.layouts.v3.files import FileRun
+from demoreel.layouts.v3.files import FileRun, files_of
 from demoreel.layouts.v3.resume import APPENDED, Book, read_book
 from demoreel.layouts.v3.writer import (
     RowFiles,
@@ -49,7 +57,8 @@ from demoreel.layouts.writing import (
     Values,
     write_json,
 )
-from demoreel.model import Info, Stats, stats_to_json
+from demoreel.model import Feature, Info, Stats, stats_to_json
+from demoreel.model.stats import extend_stats
 from demoreel.storage.commit.files import sync_path
 from demoreel.storage.commit.journal import (
     Transaction,
@@ -67,6 +76,7 @@ Videos = Callable[[], Mapping[str, ProbedVideo]]
 """Gives an episode's videos, and waits for them if they are not there yet."""
 
 _SOON_S = 0.01  # after a commit, a control loop has its next frame ready, and goes first
+_SIZES = ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb")
 
 
 def check_info(info: Info) -> None:
@@ -176,6 +186,10 @@ class V3Appender:
                     video.path.unlink(missing_ok=True)
             return self.episodes - 1
 
+    def redeclare(self, features: Mapping[str, Feature]) -> None:
+        """Commit more details of the features; see ``layouts/appending.py``."""
+        self._state(lambda info: replace(info, features=features))
+
     def replace_stats(
         self, stats: Stats, *, approximate: Mapping[str, Sequence[str]] | None = None
     ) -> None:
@@ -189,6 +203,35 @@ class V3Appender:
                     write_note(changes.new(f"meta/{NOTE}"), approximate, stats=fresh)
                 self._commit(changes)
             self._book.stats = stats
+
+    def restate(self, **fields: Any) -> Info:
+        """Commit other fields of ``info.json``, and return it; see ``layouts/appending.py``."""
+        known = {name: fields.pop(name) for name in _SIZES if name in fields}
+
+        def changed(info: Info) -> Info:
+            extra = {n: v for n, v in {**info.extra, **fields}.items() if v is not None}
+            return replace(info, **known, extra=extra)
+
+        return self._state(changed)
+
+    def _state(self, change: Callable[[Info], Info]) -> Info:
+        """Commit an ``info.json`` that says something else, and return it; files get its sizes."""
+        with self._turn, no_room_is_an_error(self.root):
+            self._resolve()
+            before = self._book.info
+            self._book.info = info = change(before)
+            try:
+                with transaction(self.root) as changes:
+                    self._commit(changes)
+            except BaseException:
+                self._book.info = before
+                raise
+            self._intake.info = info
+            tables, videos, metadata = files_of(info)
+            fresh = [tables, *videos.values(), metadata]
+            for files, like in zip([*self._book.files, self._book.metadata], fresh, strict=True):
+                files.limit, files.per_chunk = like.limit, like.per_chunk
+            return info
 
     def recover(self) -> None:
         """Settle or undo what has failed before, if anything; see ``layouts/appending.py``."""
@@ -288,6 +331,7 @@ class V3Appender:
     def _checked(self, draft: EpisodeDraft) -> tuple[pa.Table, Videos]:
         """Return the episode's rows, and what gives its videos, and waits for them if need be."""
         check_histograms(draft.histograms, self.info.cameras)
+        check_clocks(draft.capture_times, self.info.cameras, draft.length)
         table, coming = self._intake.check(draft), draft.videos
         if callable(coming):
             return table, lru_cache(1)(lambda: self._intake.check_videos(coming(), draft.length))
@@ -301,7 +345,7 @@ class V3Appender:
             return None  # of the episodes before nothing is known
         if total is not None:
             return total
-        return (merged_stats(before, more) if before is not None else more) or None
+        return (extend_stats(before, more) if before is not None else more) or None
 
     def _write(
         self,
@@ -326,6 +370,12 @@ class V3Appender:
         files, episode = self._book.metadata, self.episodes
         path = changes.new(files.name_of(files.upcoming))
         size = path.write_bytes(self._row_files.encoded(self._row(draft), self._book.schema))
+        if draft.capture_times:
+            sums = checks_of(self.info.features, draft.columns)
+            write_capture_times(
+                changes.new(CAPTURE_TIMES.path(files.upcoming)),
+                [CaptureTimes(episode, c, times, sums) for c, times in draft.capture_times.items()],
+            )
         if draft.histograms:
             write_histograms(
                 changes.new(histograms_name(files.upcoming)),

@@ -7,11 +7,11 @@ appends wait for the commit only, not for the copying.
 
 Readers that opened the dataset before a merge are right or get an error, never another image:
 
-- A merged **video** gets a number that no video had before; the old files stay for a while, then
-  go. Their positions are thus never looked up in another file.
-- A merged **table** takes the place of its first part, whose rows stay where they were; the others
-  go. lerobot reads every table that it finds, in order, and must not find rows twice: so the later
-  parts go first. One that opens just then finds rows missing, and says so.
+- A merged **video** takes the place of its first part, whose frames stay where they were; the other
+  parts stay for a while, then go. Positions in them are thus never looked up in another file.
+- A merged **table** takes the place of its first part, too; the others go. lerobot reads every
+  table that it finds, in order, and must not find rows twice: so the later parts go first. One that
+  opens just then finds rows missing, and says so.
 - **Metadata** are merged only at their end, from the last file backwards, for lerobot finds
   episodes by counting rows: at every instant it sees the first so many of them. They are merged
   before the files that they name, so that these find few files of metadata to rewrite.
@@ -25,7 +25,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -34,13 +34,13 @@ from typing import Any
 import numpy as np
 
 from demoreel.errors import DemoreelError, DiskError, VideoError
-from demoreel.layouts.histograms import histograms_name
 from demoreel.layouts.spans import require_frames
 from demoreel.layouts.v3.copying import (
+    BESIDE,
     Copying,
     Moved,
     copy_here,
-    join_histograms,
+    join_beside,
     join_metadata,
     join_tables,
     join_videos,
@@ -75,12 +75,19 @@ class _Merged:
 
 @dataclass(frozen=True, slots=True)
 class _MergedRows:
-    """A file of metadata that was made of others, and lies in the staging folder."""
+    """A file of metadata that was made of others, and lies in the staging folder.
+
+    Attributes:
+        runs: The files that it was made of.
+        place: Where it goes.
+        path: Where it lies.
+        beside: What goes beside it, by kind.
+    """
 
     runs: list[FileRun]
     place: FilePlace
     path: Path
-    histograms: Path | None
+    beside: Mapping[str, Path]
 
 
 class Merger:
@@ -219,11 +226,9 @@ class Merger:
                 raise
             self._fix(files, runs)
             return None
-        with self._turn:
-            place = files.skip()
-        run = _united(runs, place, joined.stat().st_size)
+        run = _united(runs, runs[0].place, joined.stat().st_size)
         self._check_frames(frames, run, joined)
-        os.rename(joined, changes.new(files.name_of(place)))
+        os.rename(joined, changes.new(files.name_of(run.place)))
         return _Merged(files, runs, run)
 
     def _replaced_videos(self, merged: Sequence[_Merged]) -> list[str]:
@@ -231,7 +236,7 @@ class Merger:
             one.files.name_of(run.place)
             for one in merged
             if one.files is not self._book.tables
-            for run in one.runs
+            for run in one.runs[1:]
         ]
 
     def _same_kind(self, files: Files, runs: list[FileRun]) -> list[FileRun]:
@@ -348,22 +353,23 @@ class Merger:
         *,
         after: _MergedRows | None = None,
     ) -> _MergedRows:
-        """Join metadata, and the histograms beside them, into files of the staging folder."""
+        """Join metadata, and the files beside them, into files of the staging folder."""
         metadata = self._book.metadata
         name = f"rows-{runs[0].first}.parquet"
         paths = self._paths(metadata, runs)
-        counts = [self._root / histograms_name(run.place) for run in runs]
-        counts = [path for path in counts if path.exists()]
         if after is not None:
             paths = [after.path, *paths]
-            counts = [*([after.histograms] if after.histograms else []), *counts]
         self._copy(join_metadata, paths, folder / name, metadata.columns(place))
-        histograms = folder / f"histograms-{name}" if counts else None
-        if histograms is not None:
-            self._copy(join_histograms, counts, histograms)
-        return _MergedRows(
-            [*(after.runs if after else []), *runs], place, folder / name, histograms
-        )
+        beside = {}
+        for kind, files in BESIDE.items():
+            parts = [self._root / files.path(run.place) for run in runs]
+            parts = [path for path in parts if path.exists()]
+            if after is not None and kind in after.beside:
+                parts = [after.beside[kind], *parts]
+            if parts:
+                beside[kind] = folder / f"{kind}-{name}"
+                self._copy(join_beside, kind, parts, beside[kind])
+        return _MergedRows([*(after.runs if after else []), *runs], place, folder / name, beside)
 
     def _announce(
         self, changes: Transaction, runs: Sequence[FileRun], made: Sequence[_MergedRows]
@@ -373,12 +379,13 @@ class Merger:
             changes.delete(metadata.name_of(run.place))
         for one in made:
             os.rename(one.path, changes.new(metadata.name_of(one.place)))
-            if one.histograms is not None:
-                os.rename(one.histograms, changes.new(histograms_name(one.place)))
+            for kind, path in one.beside.items():
+                os.rename(path, changes.new(BESIDE[kind].path(one.place)))
         kept = {one.place for one in made}
-        for run in runs:
-            name = histograms_name(run.place)
-            if run.place not in kept and (self._root / name).exists():
+        for name in (
+            f.path(run.place) for run in runs if run.place not in kept for f in BESIDE.values()
+        ):
+            if (self._root / name).exists():
                 changes.delete(name)
 
     def _size(self, rows: _MergedRows) -> int:

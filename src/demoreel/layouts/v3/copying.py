@@ -22,7 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.errors import DemoreelError, MetadataError
-from demoreel.layouts.histograms import HistogramWriter
+from demoreel.layouts.beside import Beside, BesideWriter
+from demoreel.layouts.capture_times import CAPTURE_TIMES
+from demoreel.layouts.histograms import HISTOGRAMS
 from demoreel.layouts.writing import TableWriter
 from demoreel.media.remux import join
 from demoreel.storage.helper_process import HelperProcess, answer_calls
@@ -84,18 +86,21 @@ def join_metadata(sources: Sequence[Path], target: Path, own: Mapping[str, int])
             tables.write(_with_values(table, Moved(0, values)).combine_chunks())
 
 
-def join_histograms(sources: Sequence[Path], target: Path) -> None:
-    """Copy files of histograms into one."""
-    with HistogramWriter(target) as writer:
+def join_beside(kind: str, sources: Sequence[Path], target: Path) -> None:
+    """Copy files of one kind that lie beside metadata into one."""
+    with BesideWriter(target, BESIDE[kind]) as writer:
         for source in sources:
             writer.copy(source)
 
+
+BESIDE: Mapping[str, Beside] = {kind.name: kind for kind in (HISTOGRAMS, CAPTURE_TIMES)}
+"""The files beside an episode's metadata, which are merged with them."""
 
 Function = Callable[..., Any]
 
 CALLS: Mapping[str, Function] = {
     each.__name__: each
-    for each in (join_videos, join_tables, rewrite_table, join_metadata, join_histograms)
+    for each in (join_videos, join_tables, rewrite_table, join_metadata, join_beside)
 }
 
 

@@ -29,8 +29,9 @@ from demoreel.layouts.meta import (
     read_tasks,
 )
 from demoreel.layouts.spans import Spans, resolve_spans, unused_frames
+from demoreel.layouts.v3.locate import PLACES, locate_tables
 from demoreel.media.video import Video, VideoClip
-from demoreel.model import Episodes, Info, Stats
+from demoreel.model import Episodes, Info, PathTemplate, Stats
 from demoreel.model.problems import refuse
 from demoreel.storage.arrow import from_numpy
 from demoreel.storage.commit.consistent import FolderState, consistent_read
@@ -54,9 +55,17 @@ class EpisodeTable:
         root: The dataset's folder.
         cameras: The cameras whose videos the columns must locate.
         meta: The folder of the metadata, if not ``meta`` in ``root``.
+        tables: Where tables lie that are looked into if no column locates them.
     """
 
-    def __init__(self, root: Path, cameras: Iterable[str], *, meta: Path | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        cameras: Iterable[str],
+        *,
+        meta: Path | None = None,
+        tables: PathTemplate | None = None,
+    ) -> None:
         self._root = root
         self._folder = (meta or root / "meta") / "episodes"
         self._paths = sorted(self._folder.glob("*/*.parquet"))
@@ -67,6 +76,8 @@ class EpisodeTable:
         order = np.argsort(columns["episode_index"], kind="stable")
         self._order = order
         self.columns: dict[str, np.ndarray] = {n: values[order] for n, values in columns.items()}
+        if tables is not None and not set(PLACES) <= columns.keys():
+            self.columns |= locate_tables(root, tables, self.columns["episode_index"])
         self.identity = self._identity()
         self._sorted: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -103,6 +114,8 @@ class EpisodeTable:
         same = (np.array_equal(found.columns[n][order], self.columns[n]) for n in names)
         if found.tasks is None or not all(same):
             return None
+        if np.array_equal(order, np.arange(len(found.tasks))):
+            return found.tasks
         return found.tasks.take(from_numpy(order))
 
     def tasks(self, position: int) -> tuple[str, ...]:
@@ -143,6 +156,7 @@ class V3Metadata(ABC):
     """
 
     is_remote = False
+    layout: str
 
     def __init__(
         self,
@@ -175,7 +189,8 @@ class V3Metadata(ABC):
     def _meta(self) -> EpisodeTable:
         if self._before_episodes is not None:
             self._before_episodes()
-        return EpisodeTable(self.root, self._filmed, meta=self.meta)
+        tables = None if self.layout.startswith("lance") else self.info.data_path
+        return EpisodeTable(self.root, self._filmed, meta=self.meta, tables=tables)
 
     @cached_property
     def episodes(self) -> Episodes:

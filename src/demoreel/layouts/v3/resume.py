@@ -14,6 +14,7 @@ import pyarrow as pa
 from demoreel.errors import MetadataError
 from demoreel.layouts.meta import read_info, read_stats, read_tasks
 from demoreel.layouts.v3.files import FilePlace, FileRun, Files, files_of
+from demoreel.layouts.v3.locate import PLACES
 from demoreel.layouts.v3.reader import EpisodeTable
 from demoreel.model import Info, Stats
 from demoreel.storage.parquet import open_parquet, read_schema
@@ -66,6 +67,8 @@ def read_book(root: Path) -> Book:
             raise _cannot_follow(root, "meta/episodes is empty, and info.json names episodes")
         return book
     table = EpisodeTable(root, info.video_keys)
+    if not set(PLACES) <= table.columns.keys():
+        raise _cannot_follow(root, f"meta/episodes has no columns {' and '.join(PLACES)}")
     _check_episodes(root, table)
     book.lengths = table.column("length").tolist()
     book.tasks = _tasks(root)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from demoreel.record.encoding.plan import CameraPlan, FinishedVideo
 from demoreel.record.encoding.spill import DiskThread, SpillFile
 from demoreel.stats.running import LevelCounts
 from demoreel.storage.commit.files import sync_path
+from demoreel.storage.helper_process import start_python
 
 _TOUCHED = 24  # places that get their memory before the first frame
 _DEATHS = 5  # encoders that may die one after the other without a frame between
@@ -304,15 +304,13 @@ class CameraEncoder:
         commands, to_encoder = os.pipe()
         bell, to_bell = os.pipe()
         from_encoder, replies = os.pipe()
-        # With this process's own path: demoreel may lie where only its caller looks for it.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         handles = (commands, bell, replies, self._shared.handle)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "demoreel.record.encoding.worker", *map(str, handles)],
+        process = start_python(
+            "from demoreel.record.encoding.worker import main; main()",
+            *map(str, handles),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # readers of the recorder's output must not wait
             pass_fds=handles,
-            env=environment,
             start_new_session=True,  # Ctrl-C in a terminal is for the recording process
         )
         os.close(commands)

@@ -16,10 +16,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
@@ -148,8 +146,11 @@ class _Notes:
 def _seconds_a_frame(cameras: Sequence[CameraPlan], candidate: VideoSettings) -> float | None:
     """Return the share of one second of the whole machine that a frame of all cameras takes."""
     hardware = candidate.encoder in HARDWARE_ENCODERS
-    if hardware and not _opens(candidate.encoder_name):
-        return None
+    if hardware:
+        from demoreel.media.encode import encoder_problem
+
+        if encoder_problem(candidate.encoder_name) is not None:
+            return None
     plans = [p if p.kind == "depth" else replace(p, settings=candidate) for p in cameras]
     images = {plan.shape: _like_a_camera(plan.shape) for plan in plans}
     with scratch_folder() as folder:
@@ -183,20 +184,6 @@ def _encode(plan: CameraPlan, path: Path, images: np.ndarray, until: float) -> i
             video.add(image)
             counted.add(image)
     return video.frames
-
-
-def _opens(encoder: str) -> bool:
-    """Whether this build of PyAV has a hardware encoder, and the machine has the hardware."""
-    import av
-
-    try:
-        context = cast("av.VideoCodecContext", av.CodecContext.create(encoder, "w"))
-        context.width, context.height, context.time_base = 640, 480, Fraction(1, 30)
-        context.pix_fmt = "nv12" if encoder.endswith(("_qsv", "_vaapi")) else "yuv420p"
-        context.open()
-    except (ValueError, OSError, av.FFmpegError):
-        return False
-    return True
 
 
 @lru_cache(maxsize=4)

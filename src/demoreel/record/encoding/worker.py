@@ -332,7 +332,3 @@ def main() -> None:
     except BrokenPipeError:  # the recording has ended before it began
         return
     worker.run(messages)
-
-
-if __name__ == "__main__":
-    main()

@@ -97,13 +97,7 @@ def place_of_old(root: Path, *, dry_run: bool = False) -> Path:
         TargetExistsError: There is something at ``NAME_old``.
         DatasetBusyError: Another process replaces the same dataset.
     """
-    if root.is_symlink() or os.path.ismount(root):
-        raise ArgumentError(
-            "A link, or where a disk is mounted, cannot be replaced in place.",
-            hint="name the folder itself, or give a target",
-            path=root,
-        )
-    refuse_links_out(root)
+    refuse_irreplaceable(root)
     if not dry_run:
         finish_replacing(root)
     elif not root.exists():
@@ -113,13 +107,28 @@ def place_of_old(root: Path, *, dry_run: bool = False) -> Path:
     return old
 
 
+def refuse_irreplaceable(root: Path) -> None:
+    """Refuse a folder whose place another cannot take.
+
+    Raises:
+        ArgumentError: It is a link, or where a disk is mounted; or a link in it leads out of it.
+    """
+    if root.is_symlink() or os.path.ismount(root):
+        raise ArgumentError(
+            "A link, or where a disk is mounted, cannot be replaced in place.",
+            hint="name the folder itself, or give a target",
+            path=root,
+        )
+    refuse_links_out(root)
+
+
 @contextmanager
-def replacing_dataset(root: Path, old: Path) -> Iterator[Path]:
+def replacing_dataset(root: Path, old: Path | None) -> Iterator[Path]:
     """Yield a path for another dataset, which then takes a dataset's place; recording is refused.
 
     Args:
         root: The dataset's folder.
-        old: What it is to be called then: ``place_of_old``.
+        old: What it is to be called then: ``place_of_old``; None deletes it.
 
     Raises:
         DatasetBusyError: A recording is open on the dataset, or another process replaces it.
@@ -128,7 +137,8 @@ def replacing_dataset(root: Path, old: Path) -> Iterator[Path]:
     try:
         with replacing(root, keep=old) as new:
             yield new
-        lock.follow(old)
+        if old is not None:
+            lock.follow(old)
     finally:
         lock.release(remove=True)
 

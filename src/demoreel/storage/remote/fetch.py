@@ -29,6 +29,7 @@ from demoreel.errors import (
     call_place,
 )
 from demoreel.model.limits import refuse_above
+from demoreel.storage.amounts import ShareDone
 from demoreel.storage.external import allow_as
 from demoreel.storage.names import (
     both_file_and_folder,
@@ -160,7 +161,7 @@ def fetch_folder(
         for _, _, length in parallel_map(_fetch_part, parts, most=_AT_A_TIME):
             done += length
             if report is not None:
-                report(done / total)
+                report(ShareDone(done, total, "bytes"))
     return Fetched(len(files), total, sum(file.fetched for file in files))
 
 
@@ -225,7 +226,11 @@ def part_of(report: Report | None, first: float, last: float) -> Report | None:
     """Return what reports a part of the work as its share of the whole."""
     if report is None:
         return None
-    return lambda share: report(first + share * (last - first))
+    return lambda share: report(
+        share.within(first, last)
+        if isinstance(share, ShareDone)
+        else first + share * (last - first)
+    )
 
 
 def name_of(uri: str) -> str:

@@ -55,7 +55,8 @@ _ALWAYS = {  # what readers look at when they open, in one layout or another
     )
 }
 _FILES_A_PAGE = 1000  # that stores list in one answer
-_LEFT_FAR = ("meta/demoreel/",)  # counts of levels, which only statistics want
+_LEFT_FAR = "meta/demoreel/"  # counts of levels, which only statistics want
+_WANTED_LATER = "meta/demoreel/capture_times/"  # by few readers
 _TRIES = 4
 _LISTED_PAGES = 20  # of a listing of all files, a thousand each
 _DEFAULT_CACHE = "50GB"
@@ -282,11 +283,15 @@ def _metadata(
     if with_versions and OLD_METADATA in folders:
         older, _ = store.list(f"{OLD_METADATA}/")
         found, pages = [*found, *older], pages + 1 + len(older) // _FILES_A_PAGE
-    wanted = [
-        file for file in found if not file.name.startswith(_LEFT_FAR) and file.name[-1] != "/"
-    ]
+    wanted = [file for file in found if _is_wanted(file.name)]
     _refuse_unsafe(store, (file.name for file in wanted))
     return sorted(wanted), pages
+
+
+def _is_wanted(name: str) -> bool:
+    """Whether a file of metadata is copied, at once or later."""
+    left = name.startswith(_LEFT_FAR) and not name.startswith(_WANTED_LATER)
+    return not left and name[-1] != "/"
 
 
 def _refuse_unsafe(store: RemoteStore, names: Iterable[str]) -> None:
@@ -307,10 +312,11 @@ def _left_for_metadata(store: RemoteStore, used: int) -> int:
 
 def _divided(metadata: Sequence[FileInfo], most: int) -> tuple[list[FileInfo], list[FileInfo]]:
     """Return what is copied at once, and what may wait until it is wanted."""
-    if len(metadata) <= most:
-        return list(metadata), []
-    at_once = [file for file in metadata if file.name in _ALWAYS]
-    return at_once, [file for file in metadata if file not in at_once]
+    at_once = [file for file in metadata if not file.name.startswith(_WANTED_LATER)]
+    if len(at_once) > most:
+        at_once = [file for file in at_once if file.name in _ALWAYS]
+    chosen = set(at_once)
+    return at_once, [file for file in metadata if file not in chosen]
 
 
 def _listing(store: RemoteStore, folders: Sequence[str], *, used: int) -> list[FileInfo]:

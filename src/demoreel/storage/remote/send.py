@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from demoreel.errors import ArgumentError, StoreError, TargetExistsError, call_place
+from demoreel.storage.amounts import ShareDone
 from demoreel.storage.links import refuse_links_out
 from demoreel.storage.remote.fetch import digest_of, name_of
 from demoreel.storage.remote.files import store_of
@@ -290,7 +291,7 @@ class RemoteTarget:
                 journal.flush()
                 done += file.size
                 if report is not None:
-                    report(done / total)
+                    report(ShareDone(done, total, "bytes"))
 
     def _put_one(self, file: _SentFile) -> None:
         self._store.put(file.name, str(file.path))

@@ -8,7 +8,6 @@ from links that are signed here.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -88,6 +87,8 @@ def files(place: RemotePlace, under: str, most_pages: int | None) -> tuple[list[
 
 def _in_time(call: Callable[[], Any]) -> Any:
     """Return what an asynchronous call of obstore gives, unless it takes for ever."""
+    import asyncio
+
     found: list[Any] = []
 
     async def answered() -> Any:

@@ -1,0 +1,148 @@
+"""Columns of other people's tables, as the features that they are meant to be.
+
+Stored types differ from declared ones in ways that lose nothing: whole numbers as floats, single
+values as lists of one, images as plain binary. What cannot be told is an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from demoreel.errors import TableError, refuse_shortage
+from demoreel.layouts import arrow_in
+from demoreel.layouts.columns import arrow_type, to_arrow
+from demoreel.model import DEFAULT_FEATURES, Feature
+
+_JPEG = b"\xff\xd8"
+_LONGEST = 60
+
+
+def numbers_of(column: pa.ChunkedArray | pa.Array, feature: Feature, *, where: str) -> np.ndarray:
+    """Return a numeric column in the feature's dtype and shape; whole numbers may be floats."""
+    array = _in_one(column)
+    return arrow_in.numbers(array, feature, where=where)
+
+
+def default_numbers(table: pa.Table, key: str) -> np.ndarray | None:
+    """Return one of the format's own columns; None where it is missing, or does not hold numbers.
+
+    Timestamps keep the precision that they have.
+    """
+    if key not in table.column_names or table.column(key).null_count:
+        return None
+    dtype = "float64" if key == "timestamp" else DEFAULT_FEATURES[key]
+    try:
+        return numbers_of(table.column(key), Feature(key, dtype, (1,)), where=key)
+    except (TableError, pa.ArrowException, ValueError) as error:
+        refuse_shortage(error)
+        return None
+
+
+def as_column(column: pa.ChunkedArray | pa.Array, feature: Feature, *, where: str) -> pa.Array:
+    """Return a column in the type that LeRobot writes for the feature.
+
+    Raises:
+        TableError: It holds something else.
+    """
+    kind, array = arrow_type(feature), _in_one(column)
+    if array.type == kind:
+        return array
+    if feature.is_numeric:
+        return to_arrow(numbers_of(array, feature, where=where), feature, length=len(array))
+    if feature.is_image:
+        return _as_images(arrow_in.images(array, key=feature.key, where=where), array, kind)
+    if feature.is_string:
+        array = _single(array)
+    try:
+        return array.cast(kind)
+    except pa.ArrowException as error:
+        raise TableError(
+            f"The column {feature.key!r} holds what its type {kind} does not hold ({error}).",
+            file=where,
+        ) from error
+
+
+def is_as_written(kind: pa.DataType, feature: Feature) -> bool:
+    """Whether a column is of the type that LeRobot writes; lists may be of fixed size or not."""
+    return bool(_plain(kind) == _plain(arrow_type(feature)))
+
+
+def holds_images(kind: pa.DataType) -> bool:
+    """Whether a column's type may be that of encoded images."""
+    is_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    return is_struct or _is_binary(kind)
+
+
+def holds_texts(kind: pa.DataType) -> bool:
+    """Whether a column's type is text, or lists of it."""
+    while _is_list(kind):
+        kind = kind.value_type
+    return (pa.types.is_dictionary(kind) and holds_texts(kind.value_type)) or _is_text(kind)
+
+
+def in_words(kind: pa.DataType) -> str:
+    """Return what a type is called in reports."""
+    if _is_list(kind):
+        return f"lists of {in_words(kind.value_type)}"
+    if pa.types.is_struct(kind):
+        return f"structs of {', '.join(field.name for field in kind)}"
+    if pa.types.is_floating(kind):
+        return f"float{kind.bit_width}"
+    return " ".join(str(kind).split())[:_LONGEST]
+
+
+def _in_one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array = array.storage if isinstance(array, pa.ExtensionArray) else array
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _single(array: pa.Array) -> pa.Array:
+    """Return the values of lists that hold one each; what is no list as it is."""
+    while _is_list(array.type):
+        single = arrow_in.texts(array)
+        if single is array:
+            raise TableError("A column of texts has lists of more than one, or of none.")
+        array = single
+    return array
+
+
+def _as_images(encoded: pa.Array, stored: pa.Array, kind: pa.DataType) -> pa.Array:
+    encoded = encoded.cast(pa.binary())
+    paths: Any = None
+    if pa.types.is_struct(stored.type) and stored.type.get_field_index("path") >= 0:
+        paths = stored.field(stored.type.get_field_index("path")).cast(pa.string())
+    if paths is None:
+        starts = pc.binary_slice(encoded, 0, 2)
+        endings = pc.if_else(pc.equal(starts, pa.scalar(_JPEG, pa.binary())), ".jpg", ".png")
+        numbers = pa.array([f"frame-{n:06d}" for n in range(len(encoded))], pa.string())
+        paths = pc.binary_join_element_wise(numbers, pc.fill_null(endings, ".png"), "")
+    return pa.StructArray.from_arrays([encoded, paths], fields=list(kind))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _plain(field.type)) for field in kind])
+    return kind
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
