@@ -100,6 +100,40 @@ def expand(rows: np.ndarray, offsets: np.ndarray, start: np.ndarray, stop: np.nd
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SpanCameras:
+    """What the images of a span of consecutive samples are.
+
+    Attributes:
+        reader: The dataset's layout.
+        cameras: By key.
+        offsets: Windows of all features, in frames.
+    """
+
+    reader: Reader
+    cameras: Mapping[str, Camera]
+    offsets: Mapping[str, np.ndarray]
+
+    def rows_of(self, span: tuple[int, int]) -> dict[str, np.ndarray]:
+        """Return the rows that consecutive samples of an episode need, by camera."""
+        samples = np.arange(*span)
+        episodes = self.reader.episodes
+        position = episodes.positions_of_rows(samples[:1])
+        start, stop = (np.repeat(episodes.start[position + more], len(samples)) for more in (0, 1))
+        return {
+            key: np.unique(expand(samples, self.offsets[key], start, stop).rows)
+            if key in self.offsets
+            else samples
+            for key in self.cameras
+        }
+
+
+Pooled = Callable[
+    [SpanCameras, Mapping[str, Expanded], Allocate, Callable[[], object]], dict[str, np.ndarray]
+]
+"""Returns the images of a batch, by camera; calls the last of its arguments once meanwhile."""
+
+
 class BatchReader:
     """Turns positions in the dataset into batches.
 
@@ -143,15 +177,27 @@ class BatchReader:
         rows: np.ndarray,
         *,
         allocate: Allocate = np.empty,
+        pooled: Pooled | None = None,
     ) -> Batch:
         """Return the samples at these positions.
 
         Args:
             rows: Positions in the dataset.
             allocate: Makes the arrays that images are decoded into.
+            pooled: Gives the images, of spans that lie decoded in memory.
         """
         windows = self._windows(rows)
         values: dict[str, Column] = {}
+        if pooled is not None:
+            values.update(
+                pooled(
+                    SpanCameras(self._reader, self._cameras, self._offsets),
+                    windows,
+                    allocate,
+                    lambda: values.update(self._rows(rows, windows)),
+                )
+            )
+            return self._whole(values, windows)
         jobs: list[Iterator[Job]] = []
         cameras, others = self._begun(rows, windows)
         for key, prepared in cameras.items():
@@ -167,6 +213,10 @@ class BatchReader:
         else:
             self.pool.run(itertools.chain(*jobs))
             values.update(others.result())
+        return self._whole(values, windows)
+
+    def _whole(self, values: dict[str, Column], windows: Mapping[str, Expanded]) -> Batch:
+        """Return a batch in the order of the features, with masks and tasks."""
         batch: Batch = {key: values[key] for key in self._order}
         batch.update({f"{key}_is_pad": window.is_pad for key, window in windows.items()})
         tasks = values.get("task_index")
@@ -327,7 +377,7 @@ class Recycler:
                 if block.nbytes == size:
                     self._remove(block)
                     return block
-        return _fresh(size)
+        return aligned_bytes(size)
 
     def _remove(self, block: np.ndarray) -> None:
         self._free = deque(other for other in self._free if other is not block)
@@ -342,7 +392,7 @@ class Recycler:
                 self._free.popleft()
 
 
-def _fresh(size: int) -> np.ndarray:
+def aligned_bytes(size: int) -> np.ndarray:
     """Return bytes that begin where processors like rows of pixels to begin."""
     block = np.empty(size + _ALIGNMENT, np.uint8)
     skipped = -int(block.__array_interface__["data"][0]) % _ALIGNMENT

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,15 @@ from demoreel.media.video import VideoClip
 from demoreel.model import Episode, Episodes, Feature, Info, Stats, Tasks
 from demoreel.model.clocks import ROWS
 from demoreel.model.depth import DepthUnit
-from demoreel.read.batch import Batch, BatchReader, Recycler, Windows, frame_offsets, sample_of
+from demoreel.read.batch import (
+    Batch,
+    BatchReader,
+    Pooled,
+    Recycler,
+    Windows,
+    frame_offsets,
+    sample_of,
+)
 from demoreel.read.cameras import Allocate, Camera, Size
 from demoreel.read.follow import (
     ATTEMPTS,
@@ -46,6 +54,9 @@ from demoreel.storage.external import AllowExternal, allow_external, listed_pref
 from demoreel.storage.folder import DatasetFolder, dataset_folder
 from demoreel.storage.local import openings
 from demoreel.storage.place import RemotePlace
+
+if TYPE_CHECKING:
+    from demoreel.read.pool import SpanPool
 
 T = TypeVar("T")
 
@@ -142,6 +153,7 @@ class Dataset:
         if known is not None:
             self._keep_first(known.episodes)
         self.memory = Recycler()
+        self.pool: SpanPool | None = None
         self._batches = self._batches_of(self._reader)
 
     def _batches_of(self, reader: Reader) -> BatchReader:
@@ -337,6 +349,12 @@ class Dataset:
         return self._reader
 
     @property
+    def image_size(self) -> Size | None:
+        """Height and width that images are scaled to; None if they are not."""
+        size: Size | None = self._arguments["image_size"]
+        return size
+
+    @property
     def decode_pool(self) -> DecodePool:
         """The threads that decode."""
         return self._batches.pool
@@ -389,7 +407,8 @@ class Dataset:
         Args:
             indices: Frame numbers in this dataset; negative ones count from the end. Batches in
                 their ``upcoming``, if they have that (``demoreel.torch.PrefetchBatchSampler``), are
-                fetched meanwhile.
+                fetched meanwhile. A batch of a ``PoolOrder`` (``demoreel.torch.ReuseSampler``)
+                takes its images from memory where they lie decoded.
             allocate: Makes the arrays that images are decoded into; by default, memory of
                 batches that have been dropped serves again.
 
@@ -402,7 +421,28 @@ class Dataset:
         for following in upcoming:
             self.prefetch(following)
         rows = self.rows_of(indices)
-        return self.following(lambda: self._batches.read(rows, allocate=allocate or self.memory))
+        pooled = self._pooled(indices, rows) if hasattr(indices, "span_of") else None
+        return self.following(
+            lambda: self._batches.read(rows, allocate=allocate or self.memory, pooled=pooled)
+        )
+
+    def _pooled(self, batch: Any, rows: np.ndarray) -> Pooled:
+        """Return what takes the images of a ``PoolBatch`` from this dataset's pool."""
+        from demoreel.read.pool import SpanPool
+
+        if self.pool is None:
+            self.pool = SpanPool(self._arguments["decode_threads"])
+        spans = self._spans_in_rows(batch.spans), self._spans_in_rows(batch.ahead)
+        return partial(self.pool.read, batch, spans, rows)
+
+    def _spans_in_rows(self, spans: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        if not spans:
+            return []
+        firsts = self.rows_of([start for _, start, _ in spans]).tolist()
+        return [
+            (slot, first, first + stop - start)
+            for (slot, start, stop), first in zip(spans, firsts, strict=True)
+        ]
 
     def prefetch(self, indices: Iterable[int] | np.ndarray) -> None:
         """Begin to fetch what the batch of these samples will need, if it is remote.

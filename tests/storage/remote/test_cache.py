@@ -11,7 +11,8 @@ import pytest
 from demoreel.errors import ArgumentError
 from demoreel.storage.lru import ByteCache
 from demoreel.storage.remote import cache as module
-from demoreel.storage.remote.cache import RangeCache, size_in_bytes
+from demoreel.storage.amounts import size_in_bytes
+from demoreel.storage.remote.cache import RangeCache
 
 WHO = ("s3://bucket/object", 10**6, '"etag"')
 

@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Hashable
 from pathlib import Path
 
-from demoreel.errors import ArgumentError
 from demoreel.storage.forks import renew_in_children
 from demoreel.storage.lru import ByteCache
 
@@ -30,27 +29,10 @@ _MOST_SHARDS = 256
 _ROOM_LEFT = 0.9  # of a shard that was full
 _LOOK_AGAIN = 16  # after this part of a shard was written: others write, too
 _CHECKSUM = 4
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _PART = re.compile(r"[0-9a-f]{2}")
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?\s*", re.IGNORECASE)
 
 _log = logging.getLogger(__name__)
 _memory: ByteCache[tuple[Hashable, int, int], bytes] = ByteCache(_MEMORY_BYTES)
-
-
-def size_in_bytes(size: int | str) -> int:
-    """Return a size such as ``"50GB"`` or ``"512 MiB"`` in bytes."""
-    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
-        return size
-    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    if found is None:
-        raise ArgumentError(
-            f"{size!r} is not a size.", hint="give bytes, or a text such as '50GB' or '512MiB'"
-        )
-    unit = _UNITS[found[2].upper()]
-    if found[3]:
-        unit = 1 << (10 * list(_UNITS).index(found[2].upper()))
-    return int(float(found[1]) * unit)
 
 
 class RangeCache:

@@ -24,11 +24,12 @@ from demoreel.errors import (
     UnsafePathError,
     call_place,
 )
+from demoreel.storage.amounts import size_in_bytes
 from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.lru import ByteCache
 from demoreel.storage.names import OLD_METADATA, WAITING, leads_elsewhere, refuse_waiting_copy
 from demoreel.storage.place import RemotePlace
-from demoreel.storage.remote.cache import RangeCache, size_in_bytes
+from demoreel.storage.remote.cache import RangeCache
 from demoreel.storage.remote.files import RemoteFile, RemoteStore, store_of
 from demoreel.storage.remote.metadata_copy import (
     LISTING,
