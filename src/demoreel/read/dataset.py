@@ -31,7 +31,6 @@ from demoreel.model.depth import DepthUnit
 from demoreel.read.batch import (
     Batch,
     BatchReader,
-    Pooled,
     Recycler,
     Windows,
     frame_offsets,
@@ -421,28 +420,15 @@ class Dataset:
         for following in upcoming:
             self.prefetch(following)
         rows = self.rows_of(indices)
-        pooled = self._pooled(indices, rows) if hasattr(indices, "span_of") else None
+        pooled = None
+        if hasattr(indices, "span_of"):  # a batch of an order that reuses what is decoded
+            from demoreel.read.pool import SpanPool
+
+            self.pool = self.pool or SpanPool(self._arguments["decode_threads"])
+            pooled = partial(self.pool.read, indices, indices.in_rows(self.rows_of), rows)
         return self.following(
             lambda: self._batches.read(rows, allocate=allocate or self.memory, pooled=pooled)
         )
-
-    def _pooled(self, batch: Any, rows: np.ndarray) -> Pooled:
-        """Return what takes the images of a ``PoolBatch`` from this dataset's pool."""
-        from demoreel.read.pool import SpanPool
-
-        if self.pool is None:
-            self.pool = SpanPool(self._arguments["decode_threads"])
-        spans = self._spans_in_rows(batch.spans), self._spans_in_rows(batch.ahead)
-        return partial(self.pool.read, batch, spans, rows)
-
-    def _spans_in_rows(self, spans: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-        if not spans:
-            return []
-        firsts = self.rows_of([start for _, start, _ in spans]).tolist()
-        return [
-            (slot, first, first + stop - start)
-            for (slot, start, stop), first in zip(spans, firsts, strict=True)
-        ]
 
     def prefetch(self, indices: Iterable[int] | np.ndarray) -> None:
         """Begin to fetch what the batch of these samples will need, if it is remote.

@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -185,6 +185,18 @@ class PoolBatch(list[int]):
         self.span_of = list(span_of)
         self.ahead = list(ahead)
         self.length = length
+
+    def in_rows(
+        self, rows_of: Callable[[list[int]], np.ndarray]
+    ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+        """Return the spans and those ahead, in positions of the layout."""
+        every = [*self.spans, *self.ahead]
+        firsts = rows_of([start for _, start, _ in every]).tolist()
+        moved = [
+            (slot, first, first + stop - start)
+            for (slot, start, stop), first in zip(every, firsts, strict=True)
+        ]
+        return moved[: len(self.spans)], moved[len(self.spans) :]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PoolBatch, (list(self), self.spans, self.span_of, self.ahead, self.length)
