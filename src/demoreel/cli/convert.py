@@ -136,7 +136,7 @@ def convert(
     first, or made here and sent at the end.
     """
     import demoreel
-    from demoreel.convert.progress import shown_progress
+    from demoreel.convert.report import shown_progress
 
     if push is not None:
         _refuse_push(push, source if in_place else target)
