@@ -17,7 +17,7 @@ from demoreel.errors import ArgumentError
 from demoreel.layouts.v3.reader import V3Reader
 from demoreel.testing import make_dataset
 from demoreel.view.jobs import Jobs
-from demoreel.view.measures import Measured
+from demoreel.view.measures import EpisodeMeasures
 
 FPS = 20
 
@@ -125,7 +125,7 @@ def test_an_episode_far_from_the_others_is_an_outlier(ask, tmp_path):
 
 def table_of(root, folder):
     dataset, jobs = demoreel.open(root), Jobs()
-    table, job = Measured(jobs, folder).of("x", dataset)
+    table, job = EpisodeMeasures(jobs, folder).of("x", dataset)
     if job is not None:
         job.wait()
         assert job.to_json()["state"] == "done"

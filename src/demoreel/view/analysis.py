@@ -15,7 +15,7 @@ from demoreel.view.datasets import Shown, ShownDataset
 from demoreel.view.episodes import KNOWN_AT_ONCE, EpisodeFilter, EpisodePages, Range
 from demoreel.view.findings import Checks
 from demoreel.view.jobs import Jobs
-from demoreel.view.measures import Measured
+from demoreel.view.measures import EpisodeMeasures
 
 _MOST_RANGES = 20
 
@@ -30,7 +30,7 @@ class Analysis:
 
     def __init__(self, shown: Shown, jobs: Jobs) -> None:
         self._shown = shown
-        self._measured = Measured(jobs)
+        self._measured = EpisodeMeasures(jobs)
         self._checks = Checks(jobs)
         self._pages: dict[str, tuple[int, EpisodePages]] = {}
 

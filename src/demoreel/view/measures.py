@@ -195,7 +195,7 @@ class _Plot:
         }
 
 
-class Measured:
+class EpisodeMeasures:
     """The measures of the datasets of a viewer, made when they are first asked for.
 
     Args:

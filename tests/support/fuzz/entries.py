@@ -133,7 +133,7 @@ def _view(root: Place, out: Path) -> str:
     from demoreel.view.episodes import EpisodePages, columns_message
     from demoreel.view.frames import frame_image
     from demoreel.view.jobs import Jobs
-    from demoreel.view.measures import Measured
+    from demoreel.view.measures import EpisodeMeasures
     from demoreel.view.packets import packets_message
 
     (shown,) = Shown([str(root)], {}).list()
@@ -143,7 +143,7 @@ def _view(root: Place, out: Path) -> str:
     pages = EpisodePages(dataset)
     page = pages.page(0, 100, sort="task")
     jobs = Jobs()
-    table, job = Measured(jobs, out / "measures").of(shown.id, dataset)
+    table, job = EpisodeMeasures(jobs, out / "measures").of(shown.id, dataset)
     if job is not None:
         job.wait()
         assert job.to_json()["state"] == "done", job.to_json()["result"]
