@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import demoreel
 from demoreel.errors import ArgumentError, VideoError
+from demoreel.read.batch import PoolBatch
 from demoreel.read.order import Share
-from demoreel.read.reuse import PoolBatch, PoolForm, PoolOrder, pool_form
-from demoreel.storage.amounts import size_in_bytes
+from demoreel.read.reuse import PoolForm, PoolOrder, pool_form
+from demoreel.storage.cache import size_in_bytes
 from demoreel.testing import make_dataset
 
 LENGTHS = [13, 8, 37, 10, 1, 29]

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from demoreel.convert.progress import Meter, Report
-from demoreel.convert.report import ConvertReport
+from demoreel.convert.report import ConvertReport, Meter, Report
 from demoreel.edit.clips import Clip, CutList, Source
 from demoreel.edit.cut import Cut, cut
 from demoreel.edit.lance_result import linked_folders, tables_for

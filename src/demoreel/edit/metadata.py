@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from demoreel.edit.capture_times import inherit_times
+from demoreel.edit.beside import inherit_times
 from demoreel.edit.features import View
 from demoreel.edit.plan import Plan
 from demoreel.edit.stated import carry_files, split_column, split_places, task_details

@@ -10,9 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from demoreel.edit.beside import follow_cut
 from demoreel.edit.clips import CutList
 from demoreel.edit.metadata import write_metadata
 from demoreel.edit.plan import Plan, make_plan
+from demoreel.edit.scores import score_files
+from demoreel.edit.stated import files_beside
 from demoreel.edit.target_info import Form
 from demoreel.edit.tasks import fragments_of, lance_tables, parts_of, tasks_of
 from demoreel.edit.verbatim import write_verbatim
@@ -300,6 +303,10 @@ class _Finisher:
             write_verbatim(plan.readers[0], plan.verbatim, plan.layout, dataset)
         else:
             self.dropped = write_metadata(plan, dataset, parts_of(plan, self._stage), rows)
+            followed = follow_cut(plan, dataset, self.dropped)
+            for reader in plan.readers:
+                if reader.meta.parent == reader.root:  # else the dataset lies elsewhere
+                    self.dropped += files_beside(reader.root, followed)
         self._written = True
         self._target.look_at_rows(plan, dataset, rows, self._engine)
 
@@ -340,5 +347,5 @@ class _Finisher:
         if self._plan.form.recompute_stats:
             recompute(dataset, numbers=False, pictures="missing")
         self._stage.settle()
-        sync_all((dataset / "meta").rglob("*"))
+        sync_all([*(dataset / "meta").rglob("*"), *(dataset / n for n in score_files(dataset))])
         self._stage.commit()

@@ -7,7 +7,7 @@ every function takes a list that gets a sentence for it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ import numpy as np
 from demoreel.errors import DemoreelError, MetadataError
 from demoreel.layouts.base import Reader
 from demoreel.storage.arrow import UNREADABLE
+from demoreel.storage.folder import copy_inside
 from demoreel.storage.json_files import read_json_lines
-from demoreel.storage.links import copy_inside
 from demoreel.storage.parquet import open_parquet
 
 _MADE = {
@@ -32,7 +32,7 @@ _MADE = {
 }
 _MADE_FOLDERS = {"episodes", "demoreel"}
 _OF_FEATURES = {"modality.json"}  # speaks of features, and of no episode
-_BESIDE = {"meta", "data", "videos"}
+OWN_FOLDERS = {"meta", "data", "videos"}
 _MOST_RANGES = 8  # that one split is written as
 _NO_END = 10**18 - 1
 _TEXTS = ("task", "__index_level_0__")
@@ -218,7 +218,7 @@ def carry_files(
     """Copy the files of other programs into a result's ``meta/``, if they are still true of it.
 
     Nothing says what is in them. They are copied where episodes and their numbers are those of the
-    only source, and left out otherwise, as are files beside ``meta/``, links, and what is no file.
+    only source, and left out otherwise, as are links, and what is no file.
 
     Args:
         readers: The sources.
@@ -232,8 +232,6 @@ def carry_files(
             of_features = place in _OF_FEATURES and same_features
             kept = unchanged or (of_features and _same_everywhere(readers, place))
             carry_file(reader.root, reader.meta, place, meta, kept=kept, dropped=dropped)
-        if reader.meta.parent == reader.root:  # else it is a copy, and the dataset lies elsewhere
-            dropped += files_beside(reader.root)
 
 
 def carry_file(
@@ -268,15 +266,26 @@ def other_files(meta: Path) -> list[str]:
     return sorted(found)
 
 
-def files_beside(root: Path) -> list[str]:
-    """Return a sentence for each thing beside a dataset's own folders, but for hidden ones."""
+def files_beside(root: Path, known: Collection[str] = ()) -> list[str]:
+    """Return a sentence for each thing beside a dataset's own files, but for hidden ones.
+
+    Args:
+        root: The dataset's folder.
+        known: Files, relative to it, of which something else is said.
+    """
+    found = []
     with os.scandir(root) as entries:
-        names = [(entry.name, entry.is_dir()) for entry in entries]
-    return [
-        f"{name}{'/' if is_folder else ''}: it lies beside the dataset's own files"
-        for name, is_folder in sorted(names)
-        if name not in _BESIDE and not name.startswith(".") and not name.endswith(".lance")
-    ]
+        for entry in entries:
+            name = entry.name
+            if name in OWN_FOLDERS or name.startswith(".") or name.endswith(".lance"):
+                continue
+            if not any(one.startswith(f"{name}/") for one in known):
+                found.append(f"{name}/" if entry.is_dir() else name)
+                continue
+            for folder, _, files in os.walk(entry.path):
+                found += [(Path(folder) / file).relative_to(root).as_posix() for file in files]
+    rest = sorted(name for name in found if name not in known)
+    return [f"{name}: it lies beside the dataset's own files" for name in rest]
 
 
 def _same_everywhere(readers: Sequence[Reader], place: str) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 from demoreel.edit.clips import CutList
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Rendered, Report, Shard, Target, render
+from demoreel.edit.scores import is_beside
 from demoreel.edit.sources import open_source, open_unchanged, place_of
 from demoreel.edit.target_info import Form
 from demoreel.edit.verify import Verify
@@ -27,6 +28,7 @@ from demoreel.layouts.base import episode_files
 from demoreel.run.anywhere import is_here, made_anywhere, refuse_remote, refuse_target
 from demoreel.run.task import Engine
 from demoreel.storage.remote.fetch import part_of
+from demoreel.storage.remote.folder import RemoteFolder
 
 _A_TRANSFER = 0.4  # of the work, about
 
@@ -121,7 +123,11 @@ def _needed(cutlist: CutList, number: int) -> set[str] | None:
     episodes = {clip.episode for clip in cutlist.clips if clip.source == number}
     positions = [reader.episodes.position_of(episode) for episode in episodes]
     cameras = [key for key in reader.info.video_keys if key not in source.remove]
-    return set(episode_files(reader, positions, cameras=cameras))
+    found = set(episode_files(reader, positions, cameras=cameras))
+    place = place_of(source)
+    if isinstance(place, RemoteFolder):
+        found |= {name for name, _ in place.every_file()[0] if is_beside(name)}
+    return found
 
 
 def plan_several(

@@ -22,6 +22,7 @@ import numpy as np
 
 from demoreel.edit.compare import compare_frames, differs, same_column, sampled, unreadable
 from demoreel.edit.encode import is_encoded, shows_the_same
+from demoreel.edit.labels import labelled_keys
 from demoreel.edit.plan import Plan
 from demoreel.edit.sources import rows_of_source
 from demoreel.edit.table_work import default_columns
@@ -38,7 +39,7 @@ from demoreel.media.images import ImageCodec
 from demoreel.media.video import VideoClip
 from demoreel.model import Feature
 from demoreel.run.task import Engine, Task
-from demoreel.storage.same_bytes import Comparer
+from demoreel.storage.local import Comparer
 
 Verify = Literal["ends", "sample", "full", "none"]
 """How much is compared: the first and last frame of every clip, some clips, all, or nothing."""
@@ -277,7 +278,8 @@ class _Comparison:
         clip, reader = self._plan.clips[number], self._plan.readers[self._plan.clips[number].source]
         length = int(reader.episodes.length[self._positions[number]])
         whole = self._plan.frames[number] == range(length)
-        return whole and clip.task is None and reader.info.fps == self._plan.info.fps
+        own = clip.task is None and clip.labels is None
+        return whole and own and reader.info.fps == self._plan.info.fps
 
     def rows(self, first: int, stop: int) -> int:
         """Compare the rows of the clips ``first`` to ``stop`` - 1; return how many."""
@@ -290,8 +292,11 @@ class _Comparison:
         if not plain:
             theirs = {key: _chosen(column, plan.frames[first]) for key, column in theirs.items()}
         numbered = {} if self._verbatim else self._numbered(first, stop)
+        labelled = labelled_keys(clip.labels)
         for key, column in self._written.rows_once(first, stop).items():
             same = True
+            if key in labelled:
+                continue  # it is what was said, and not what the source has
             if key in numbered:
                 same = same_column(column, numbered[key])
             elif key == "task_index" and not self._verbatim:

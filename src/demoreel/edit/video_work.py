@@ -22,7 +22,7 @@ from demoreel.media.mp4 import Description, read_description
 from demoreel.media.mp4_write import PacketRun, signature, write_packets
 from demoreel.media.video import Video
 from demoreel.storage.commit.files import write_whole
-from demoreel.storage.write_out import copy_bytes
+from demoreel.storage.local import copy_bytes
 
 
 @dataclass(frozen=True, slots=True)

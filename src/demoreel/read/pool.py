@@ -20,11 +20,10 @@ from functools import partial
 import numpy as np
 
 from demoreel.media.decode import DecodePool, Decoder, Job
-from demoreel.read.batch import Expanded, SpanCameras, aligned_bytes
+from demoreel.read.batch import Expanded, PoolBatch, SpanCameras, aligned_bytes
 from demoreel.read.cameras import Allocate
-from demoreel.read.reuse import PoolBatch, span_rows
-from demoreel.storage.forks import renew_in_children
-from demoreel.storage.threads import Threads
+from demoreel.read.reuse import span_rows
+from demoreel.storage.threads import Threads, renew_in_children
 
 _JOBS_TOGETHER = 8  # GOPs that one thread decodes before it looks for other work
 

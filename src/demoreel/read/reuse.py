@@ -23,17 +23,18 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from demoreel.errors import ArgumentError
+from demoreel.read.batch import PoolBatch
 from demoreel.read.order import Share
 from demoreel.storage.amounts import size as in_words
-from demoreel.storage.amounts import size_in_bytes
+from demoreel.storage.cache import size_in_bytes
 
 if TYPE_CHECKING:
     from demoreel.read.dataset import Dataset
@@ -158,48 +159,6 @@ def _gop_of(dataset: Dataset) -> int:
         gaps = np.diff(np.concatenate([[0], keys, [len(frames)]]))
         found = max(found, int(np.median(gaps[:-1] if len(gaps) > 1 else gaps)))
     return found
-
-
-class PoolBatch(list[int]):
-    """Indices of a batch, and the spans of a pool that its images are taken from.
-
-    ``Dataset.batch`` serves it from the dataset's pool; any other reader takes it for a list.
-
-    Attributes:
-        spans: (slot, first frame, one past the last) of each span that is needed, in order.
-        span_of: Which of them each sample is in.
-        ahead: Spans that are begun when the batch has been read, in slots that it leaves.
-        length: Samples of a span of this pool, at most.
-    """
-
-    def __init__(
-        self,
-        indices: Sequence[int],
-        spans: Sequence[tuple[int, int, int]],
-        span_of: Sequence[int],
-        ahead: Sequence[tuple[int, int, int]],
-        length: int,
-    ) -> None:
-        super().__init__(indices)
-        self.spans = list(spans)
-        self.span_of = list(span_of)
-        self.ahead = list(ahead)
-        self.length = length
-
-    def in_rows(
-        self, rows_of: Callable[[list[int]], np.ndarray]
-    ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
-        """Return the spans and those ahead, in positions of the layout."""
-        every = [*self.spans, *self.ahead]
-        firsts = rows_of([start for _, start, _ in every]).tolist()
-        moved = [
-            (slot, first, first + stop - start)
-            for (slot, start, stop), first in zip(every, firsts, strict=True)
-        ]
-        return moved[: len(self.spans)], moved[len(self.spans) :]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PoolBatch, (list(self), self.spans, self.span_of, self.ahead, self.length)
 
 
 @dataclass(frozen=True)

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Self
 
-from demoreel.errors import ArgumentError, count
+from demoreel.errors import count
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
-_PREFIXES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?\s*", re.IGNORECASE)
-
-
-def size_in_bytes(size: int | str) -> int:
-    """Return a size such as ``"50GB"`` or ``"512 MiB"`` in bytes."""
-    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
-        return size
-    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    if found is None:
-        raise ArgumentError(
-            f"{size!r} is not a size.", hint="give bytes, or a text such as '50GB' or '512MiB'"
-        )
-    unit = _PREFIXES[found[2].upper()]
-    if found[3]:
-        unit = 1 << (10 * list(_PREFIXES).index(found[2].upper()))
-    return int(float(found[1]) * unit)
 
 
 def size(number: float) -> str:

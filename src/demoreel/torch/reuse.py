@@ -8,9 +8,10 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from demoreel.errors import ArgumentError
+from demoreel.read.batch import PoolBatch
 from demoreel.read.dataset import Dataset
 from demoreel.read.order import Share
-from demoreel.read.reuse import PoolBatch, PoolForm, PoolOrder, pool_form
+from demoreel.read.reuse import PoolForm, PoolOrder, pool_form
 from demoreel.torch.dataset import LeRobotDataset
 from demoreel.torch.stream_pass import checked_seed, rank_and_world_size
 

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from demoreel.errors import ArgumentError
+from demoreel.read.batch import PoolBatch
 from demoreel.read.order import FrameOrder, Share
-from demoreel.read.reuse import PoolBatch, PoolForm, PoolOrder
+from demoreel.read.reuse import PoolForm, PoolOrder
 from demoreel.torch.collate import collate_samples
 from demoreel.torch.dataset import LeRobotDataset
 
