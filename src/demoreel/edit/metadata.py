@@ -17,9 +17,8 @@ from demoreel.edit.features import View
 from demoreel.edit.plan import Plan
 from demoreel.edit.stated import carry_files, split_column, split_places, task_details
 from demoreel.edit.statistics import FrameStats, frame_stats, inherit_levels
+from demoreel.layouts.beside import NOTE, histograms_name, write_note
 from demoreel.layouts.capture_times import CAPTURE_TIMES
-from demoreel.layouts.exactness import NOTE, write_note
-from demoreel.layouts.histograms import histograms_name
 from demoreel.layouts.v2 import writer as v2
 from demoreel.layouts.v3 import writer as v3
 from demoreel.layouts.v3.files import FilePlace

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from demoreel.layouts import arrow_in
+from demoreel.layouts.columns import read_numbers
 from demoreel.layouts.lance.tables import LanceTable
 from demoreel.model import Feature
 from demoreel.run.task import Engine
@@ -110,6 +110,6 @@ def _numbers(
     columns: dict[str, pa.Array], features: Sequence[Feature], where: str
 ) -> dict[str, np.ndarray]:
     return {
-        feature.key: arrow_in.numbers(columns[feature.key], feature, where=where)
+        feature.key: read_numbers(columns[feature.key], feature, where=where)
         for feature in features
     }

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import refuse_shortage
-from demoreel.layouts import arrow_in
 from demoreel.layouts.base import Reader
+from demoreel.layouts.columns import read_numbers
 from demoreel.model import Episodes, Feature, Stats
 from demoreel.stats.columns import EpisodeNumbers, whole_stats
 from demoreel.storage.arrow import UNREADABLE
@@ -132,7 +132,7 @@ class DatasetRows:
                         return
                     begin += len(batch)
                     yield {
-                        feature.key: arrow_in.numbers(
+                        feature.key: read_numbers(
                             batch.column(feature.key).chunk(0), feature, where=str(path)
                         )
                         for feature in features
