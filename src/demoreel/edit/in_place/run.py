@@ -24,9 +24,8 @@ from demoreel.edit.metadata import write_metadata
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Rendered
 from demoreel.edit.sources import open_source
-from demoreel.edit.table_work import TableJob, numbered_clips
+from demoreel.edit.tables import TableJob, numbered_clips
 from demoreel.edit.verify import Verify, verify_rows, verify_videos
-from demoreel.edit.written import WrittenLanceRows
 from demoreel.errors import ArgumentError, TableError
 from demoreel.layouts.appending import no_room_is_an_error, only_writer
 from demoreel.layouts.base import Column
@@ -46,6 +45,7 @@ from demoreel.layouts.lance.versions import (
 )
 from demoreel.model import DEFAULT_FEATURES
 from demoreel.stats.columns import Facts
+from demoreel.stats.rows import LanceTableRows
 from demoreel.storage.arrow import as_numpy
 from demoreel.storage.commit.journal import (
     Transaction,
@@ -112,7 +112,7 @@ class _InPlaceEdit:
         stand_in = rewrite_rows(plan, tables, frames, aside, facts)
         found = aside / "facts.parquet"
         pq.write_table(facts.table(), found)
-        rows = WrittenLanceRows(stand_in.folder)
+        rows = LanceTableRows(stand_in.folder)
         self.dropped = write_metadata(plan, aside, [found], rows)
         if verification != "none":
             full = verification == "full"

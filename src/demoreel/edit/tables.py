@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.edit.clips import Clip, Source
+from demoreel.edit.clips import Clip, Frames, Source, frames_of
 from demoreel.edit.features import View, feature_of
-from demoreel.edit.resample import Frames, earlier, frames_of, gathered
 from demoreel.edit.sources import added_values, open_source, rows_of_source
 from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.columns import image_steps, rows_at_once, table_schema, to_arrow
@@ -394,3 +393,33 @@ def _timestamps(
     if clip.start == 0:
         return np.asarray(stored)
     return np.asarray(stored) - np.float32(clip.start / fps)
+
+
+def gathered(values: Sequence[Any], chosen: Sequence[int]) -> list[list[Any]]:
+    """Put what every row says into the nearest row that is kept: nothing that was said is lost.
+
+    Args:
+        values: A list for each row.
+        chosen: The rows that are kept, ascending; one that is kept twice speaks once.
+    """
+    kept: list[list[Any]] = [[] for _ in chosen]
+    once = [place for place, row in enumerate(chosen) if not place or chosen[place - 1] != row]
+    at = 0
+    for row, said in enumerate(values):
+        while at + 1 < len(once) and _is_nearer(chosen[once[at + 1]], chosen[once[at]], row):
+            at += 1
+        kept[once[at]] += said
+    return kept
+
+
+def _is_nearer(after: int, before: int, row: int) -> bool:
+    return abs(after - row) < abs(before - row)
+
+
+def earlier(rows: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
+    """Move language rows to a clip's own time; what began before it begins with it."""
+    moved = []
+    for row in rows:
+        at = row.get("timestamp")
+        moved.append(dict(row) if at is None else {**row, "timestamp": max(0.0, at - seconds)})
+    return moved
