@@ -7,7 +7,7 @@ functions take a list that gets a sentence for it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ _MADE = {
 }
 _MADE_FOLDERS = {"episodes", "demoreel"}
 _OF_FEATURES = {"modality.json"}  # speaks of features, and of no episode
-_BESIDE = {"meta", "data", "videos"}
+OWN_FOLDERS = {"meta", "data", "videos"}
 _TEXTS = ("task", "__index_level_0__")
 
 
@@ -86,7 +86,7 @@ def carry_files(
     """Copy the files of other programs into a result's ``meta/``, if they are still true of it.
 
     Nothing says what is in them. They are copied where episodes and their numbers are those of the
-    only source, and left out otherwise, as are files beside ``meta/``, links, and what is no file.
+    only source, and left out otherwise, as are links, and what is no file.
 
     Args:
         readers: The sources.
@@ -100,8 +100,6 @@ def carry_files(
             of_features = place in _OF_FEATURES and same_features
             kept = unchanged or (of_features and _same_everywhere(readers, place))
             carry_file(reader.root, reader.meta, place, meta, kept=kept, dropped=dropped)
-        if reader.meta.parent == reader.root:  # else it is a copy, and the dataset lies elsewhere
-            dropped += files_beside(reader.root)
 
 
 def carry_file(
@@ -136,15 +134,26 @@ def other_files(meta: Path) -> list[str]:
     return sorted(found)
 
 
-def files_beside(root: Path) -> list[str]:
-    """Return a sentence for each thing beside a dataset's own folders, but for hidden ones."""
+def files_beside(root: Path, known: Collection[str] = ()) -> list[str]:
+    """Return a sentence for each thing beside a dataset's own files, but for hidden ones.
+
+    Args:
+        root: The dataset's folder.
+        known: Files, relative to it, of which something else is said.
+    """
+    found = []
     with os.scandir(root) as entries:
-        names = [(entry.name, entry.is_dir()) for entry in entries]
-    return [
-        f"{name}{'/' if is_folder else ''}: it lies beside the dataset's own files"
-        for name, is_folder in sorted(names)
-        if name not in _BESIDE and not name.startswith(".") and not name.endswith(".lance")
-    ]
+        for entry in entries:
+            name = entry.name
+            if name in OWN_FOLDERS or name.startswith(".") or name.endswith(".lance"):
+                continue
+            if not any(one.startswith(f"{name}/") for one in known):
+                found.append(f"{name}/" if entry.is_dir() else name)
+                continue
+            for folder, _, files in os.walk(entry.path):
+                found += [(Path(folder) / file).relative_to(root).as_posix() for file in files]
+    rest = sorted(name for name in found if name not in known)
+    return [f"{name}: it lies beside the dataset's own files" for name in rest]
 
 
 def _same_everywhere(readers: Sequence[Reader], place: str) -> bool:

@@ -18,10 +18,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from demoreel.edit.beside import follow_cut
 from demoreel.edit.clips import CutList
+from demoreel.edit.foreign import files_beside
 from demoreel.edit.form import Form
 from demoreel.edit.metadata import write_metadata
 from demoreel.edit.plan import Plan, make_plan
+from demoreel.edit.scores import is_beside, score_files
 from demoreel.edit.sources import open_source, open_unchanged, place_of
 from demoreel.edit.tasks import fragments_of, lance_tables, parts_of, tasks_of
 from demoreel.edit.verbatim import write_verbatim
@@ -51,6 +54,7 @@ from demoreel.storage.commit.staging import (
 from demoreel.storage.json_files import read_json
 from demoreel.storage.local import let_go_of
 from demoreel.storage.remote.fetch import part_of
+from demoreel.storage.remote.folder import RemoteFolder
 
 _KIND = "cut"
 
@@ -314,6 +318,10 @@ class _Finisher:
             write_verbatim(plan.readers[0], plan.verbatim, plan.layout, dataset)
         else:
             self.dropped = write_metadata(plan, dataset, parts_of(plan, self._stage), rows)
+            followed = follow_cut(plan, dataset, self.dropped)
+            for reader in plan.readers:
+                if reader.meta.parent == reader.root:  # else the dataset lies elsewhere
+                    self.dropped += files_beside(reader.root, followed)
         self._written = True
         self._target.look_at_rows(plan, dataset, rows, self._engine)
 
@@ -354,7 +362,7 @@ class _Finisher:
         if self._plan.form.recompute_stats:
             recompute(dataset, numbers=False, pictures="missing")
         self._stage.settle()
-        sync_all((dataset / "meta").rglob("*"))
+        sync_all([*(dataset / "meta").rglob("*"), *(dataset / n for n in score_files(dataset))])
         self._stage.commit()
 
 
@@ -449,7 +457,11 @@ def _needed(cutlist: CutList, number: int) -> set[str] | None:
     episodes = {clip.episode for clip in cutlist.clips if clip.source == number}
     positions = [reader.episodes.position_of(episode) for episode in episodes]
     cameras = [key for key in reader.info.video_keys if key not in source.remove]
-    return set(episode_files(reader, positions, cameras=cameras))
+    found = set(episode_files(reader, positions, cameras=cameras))
+    place = place_of(source)
+    if isinstance(place, RemoteFolder):
+        found |= {name for name, _ in place.every_file()[0] if is_beside(name)}
+    return found
 
 
 def plan_several(

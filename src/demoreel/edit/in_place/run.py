@@ -18,11 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from demoreel.edit.beside import follow_cut
 from demoreel.edit.clips import CutList
 from demoreel.edit.in_place.plan import lance_layout
 from demoreel.edit.metadata import write_metadata
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Rendered
+from demoreel.edit.scores import score_files
 from demoreel.edit.sources import open_source
 from demoreel.edit.tables import TableJob, numbered_clips
 from demoreel.edit.verify import Verify, verify_rows, verify_videos
@@ -110,10 +112,11 @@ class _InPlaceEdit:
         frames = GrowingTable(self._root / tables.frames)
         facts = Facts(plan.info.features, plan.tasks)
         stand_in = rewrite_rows(plan, tables, frames, aside, facts)
-        found = aside / "facts.parquet"
+        found = self._changes.folder / "facts.parquet"
         pq.write_table(facts.table(), found)
         rows = LanceTableRows(stand_in.folder)
         self.dropped = write_metadata(plan, aside, [found], rows)
+        follow_cut(plan, aside, self.dropped)
         if verification != "none":
             full = verification == "full"
             result = open_reader(aside)
@@ -126,6 +129,9 @@ class _InPlaceEdit:
         version = stand_in.version  # those before it were steps on the way
         stand_in.move_into(self._changes, self._root, since=version)
         note_version(self._changes, version, _changelog(plan))
+        for name in score_files(aside):
+            self._changes.take(aside / name, name)
+            self.dropped.append(f"{name}: as it was, which checkout does not bring back")
         replace_metadata(self._root, aside / "meta", self._changes)
         return version, sum(path.stat().st_size for path in self._changes.folder.glob("[0-9]*"))
 
