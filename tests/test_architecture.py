@@ -105,10 +105,9 @@ LOCAL = {
     "pending rows persisted persisted_files spans v3 v3.locate v3.reader",
     "media": "colour decode mp4 mp4_boxes packet_file images video",
     "read": "batch cameras dataset follow",
-    "storage": "arrow columns commit commit.consistent commit.files commit.hidden_folder "
-    "commit.journal commit.replace commit.writer_lock external folder forks json_files links local "
-    "lru names no_room parquet parquet_pages place pointers scratch secrets seekable store threads "
-    "thrift",
+    "storage": "arrow cache columns commit commit.consistent commit.files commit.hidden_folder "
+    "commit.journal commit.replace commit.writer_lock external folder json_files local names "
+    "parquet parquet_pages place scratch secrets store threads thrift",
 }
 
 

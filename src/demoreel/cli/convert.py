@@ -182,7 +182,7 @@ def convert(
 def _refuse_push(repo_id: str, target: str | None) -> None:
     """Refuse what could not be pushed, before anything is written."""
     from demoreel.hub.repository import Repository, check_names
-    from demoreel.storage.hub_revisions import MAIN
+    from demoreel.storage.hub_calls import MAIN
 
     check_names(repo_id, None)
     if target is not None and is_uri(target):

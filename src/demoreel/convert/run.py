@@ -23,10 +23,10 @@ from demoreel.layouts.detect import open_reader
 from demoreel.layouts.pending import refuse_waiting
 from demoreel.media.images import CodecName, Subsampling
 from demoreel.run.anywhere import is_here, made_anywhere, refuse_remote
+from demoreel.storage.commit.files import NO_ROOM
 from demoreel.storage.commit.replace import place_of_old, replacing_dataset
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.external import allow_external as allow
-from demoreel.storage.no_room import NO_ROOM
 
 log = logging.getLogger(__name__)
 

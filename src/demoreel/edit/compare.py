@@ -20,8 +20,8 @@ from demoreel.media.decode import DecodePool, Decoder, GopSpan
 from demoreel.media.images import ImageCodec, decode_image
 from demoreel.media.video import VideoClip as Place
 from demoreel.read.cameras import Camera
-from demoreel.storage.same_bytes import Comparer
-from demoreel.storage.seekable import Bytes
+from demoreel.storage.local import Comparer
+from demoreel.storage.store import Bytes
 
 _SAMPLED_EPISODES = 8
 _LUMA = np.array([0.299, 0.587, 0.114])

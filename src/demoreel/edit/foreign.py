@@ -14,8 +14,8 @@ from typing import Any
 from demoreel.errors import DemoreelError, MetadataError
 from demoreel.layouts.base import Reader
 from demoreel.storage.arrow import UNREADABLE
+from demoreel.storage.folder import copy_inside
 from demoreel.storage.json_files import read_json_lines
-from demoreel.storage.links import copy_inside
 from demoreel.storage.parquet import open_parquet
 
 _MADE = {

@@ -33,7 +33,7 @@ from demoreel.errors import ArgumentError, OutOfRangeError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.columns import table_schema
 from demoreel.model import Feature, Info
-from demoreel.storage.links import refuse_links_out
+from demoreel.storage.folder import refuse_links_out
 
 _MB = 1024 * 1024
 _PLANNER = 4  # changes when the same cut list would be written differently

@@ -35,8 +35,8 @@ from demoreel.media.audio import tracks_of
 from demoreel.model import Info, Stats, stats_from_json, stats_to_json
 from demoreel.run.anywhere import folder_state
 from demoreel.stats.files import quiet_stats
+from demoreel.storage.folder import copy_inside
 from demoreel.storage.json_files import read_json, read_json_lines
-from demoreel.storage.links import copy_inside
 from demoreel.storage.parquet import open_parquet
 
 _MB = 1024 * 1024

@@ -45,7 +45,7 @@ from demoreel.media.video import VideoClip
 from demoreel.model import Feature
 from demoreel.run.task import Engine, Task
 from demoreel.stats.rows import ParquetTables, ResultRows
-from demoreel.storage.same_bytes import Comparer
+from demoreel.storage.local import Comparer
 
 Verify = Literal["ends", "sample", "full", "none"]
 """How much is compared: the first and last frame of every clip, some clips, all, or nothing."""

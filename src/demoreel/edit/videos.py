@@ -36,7 +36,7 @@ from demoreel.media.mp4_write import PacketRun, signature, write_packets
 from demoreel.media.settings import VideoSettings
 from demoreel.media.video import Video, open_video
 from demoreel.storage.commit.files import write_whole
-from demoreel.storage.write_out import copy_bytes
+from demoreel.storage.local import copy_bytes
 
 _BLACK_GOP = 128  # frames that are encoded once, and repeated
 _IMAGES_AT_ONCE = 64

@@ -15,7 +15,7 @@ from demoreel.media.video import Video, Videos
 from demoreel.model import Episodes, Info
 from demoreel.storage.commit.consistent import FolderState
 from demoreel.storage.folder import DatasetFolder
-from demoreel.storage.pointers import is_pointer_file
+from demoreel.storage.local import is_pointer_file
 
 
 class FileReader:

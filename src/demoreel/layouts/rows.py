@@ -27,12 +27,12 @@ from demoreel.layouts.find_rows import find_rows, runs
 from demoreel.layouts.language import parsed_rows
 from demoreel.model import Episodes, Feature, Info
 from demoreel.storage.arrow import UNREADABLE
+from demoreel.storage.cache import ByteCache
 from demoreel.storage.commit.consistent import FolderState
 from demoreel.storage.folder import DatasetFolder
-from demoreel.storage.forks import renew_in_children
-from demoreel.storage.lru import ByteCache
+from demoreel.storage.local import FETCH
 from demoreel.storage.parquet import Parquet
-from demoreel.storage.pointers import FETCH
+from demoreel.storage.threads import renew_in_children
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from demoreel.media.mp4 import Tracks
 from demoreel.media.video import DECODERS, Codec, PacketIndex, index_packets
 from demoreel.packages import load_late
 from demoreel.storage.local import open_file
-from demoreel.storage.seekable import Bytes, Seekable
+from demoreel.storage.store import Bytes, Seekable
 
 if TYPE_CHECKING:
     import av

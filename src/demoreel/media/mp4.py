@@ -16,8 +16,8 @@ import numpy as np
 from demoreel.errors import VideoError
 from demoreel.media.video import Codec, PacketIndex, index_packets
 from demoreel.model.limits import limit, refuse_above
-from demoreel.storage.pointers import is_pointer, not_fetched
-from demoreel.storage.seekable import Bytes
+from demoreel.storage.local import is_pointer, not_fetched
+from demoreel.storage.store import Bytes
 
 _HEAD = 1 << 16  # first read: enough for the boxes before mdat, and often for all of moov
 _MOST_BOXES = 1 << 10  # of a file: each may cost a request

@@ -24,13 +24,11 @@ from pathlib import Path
 import numpy as np
 
 from demoreel.errors import VideoError
+from demoreel.storage.cache import ByteCache
 from demoreel.storage.folder import DatasetFolder
-from demoreel.storage.forks import renew_in_children
-from demoreel.storage.local import LocalFile, open_file
-from demoreel.storage.lru import ByteCache
-from demoreel.storage.pointers import FETCH
+from demoreel.storage.local import FETCH, LocalFile, open_file
 from demoreel.storage.store import StoredFile
-from demoreel.storage.threads import transfer
+from demoreel.storage.threads import renew_in_children, transfer
 
 _BY_NAME = "libdav1d h264 hevc vp8 vp9 mpeg4 mpeg2video mjpeg png ffv1"
 DECODERS = tuple(_BY_NAME.split())

@@ -18,8 +18,7 @@ from demoreel.layouts.base import Column, Reader
 from demoreel.media.decode import DecodePool, Job
 from demoreel.model.depth import DepthUnit
 from demoreel.read.cameras import Allocate, Camera, Prepared, Size
-from demoreel.storage.forks import renew_in_children
-from demoreel.storage.threads import think_ahead
+from demoreel.storage.threads import renew_in_children, think_ahead
 
 Offsets = Iterable[int] | Iterable[float]
 Windows = Mapping[str, Offsets]

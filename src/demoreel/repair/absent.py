@@ -9,7 +9,7 @@ from demoreel.check.look import Look
 from demoreel.errors import RepairError, count
 from demoreel.repair.changes import examples
 from demoreel.repair.videos import named_videos
-from demoreel.storage.pointers import is_pointer_file
+from demoreel.storage.local import is_pointer_file
 
 
 def refuse_pointers(root: Path, files: Mapping[str, int]) -> None:

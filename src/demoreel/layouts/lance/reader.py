@@ -28,9 +28,9 @@ from demoreel.layouts.v3.reader import V3Metadata
 from demoreel.media.video import VideoClip
 from demoreel.model import Episodes, Feature, Info
 from demoreel.storage.arrow import as_numpy, is_number
+from demoreel.storage.cache import RangeCache
 from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.place import RemotePlace
-from demoreel.storage.remote.cache import RangeCache
 
 Place = Path | RemotePlace
 """A table, or the folder of some."""

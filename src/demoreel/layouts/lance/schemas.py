@@ -45,7 +45,7 @@ from demoreel.media.images import ImageCodec
 from demoreel.media.packet_bytes import PACKETS_COLUMN, encode_packets
 from demoreel.media.video import PacketIndex, Video
 from demoreel.model import Feature, Info
-from demoreel.storage.seekable import Bytes
+from demoreel.storage.store import Bytes
 
 CODEC_NOTE = b"demoreel.pictures"
 """Where a table's schema notes how its images were encoded."""

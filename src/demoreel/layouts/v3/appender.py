@@ -69,7 +69,7 @@ from demoreel.storage.commit.journal import (
     transaction,
 )
 from demoreel.storage.commit.writer_lock import WriterLock
-from demoreel.storage.links import refuse_links_out
+from demoreel.storage.folder import refuse_links_out
 from demoreel.storage.parquet import read_schema
 
 Videos = Callable[[], Mapping[str, ProbedVideo]]

@@ -34,10 +34,10 @@ from demoreel.media.video import Video, VideoClip
 from demoreel.model import Episodes, Info, PathTemplate, Stats
 from demoreel.model.problems import refuse
 from demoreel.storage.arrow import from_numpy
+from demoreel.storage.cache import ByteCache
 from demoreel.storage.commit.consistent import FolderState, consistent_read
 from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.json_files import read_json
-from demoreel.storage.lru import ByteCache
 
 _SPAN_BYTES = 16 << 20
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from demoreel.storage.remote import wire
-from demoreel.storage.remote.wire import NotPlainError
+from demoreel.storage.remote import http
+from demoreel.storage.remote.http import NotPlainError
 
 from .lines import LineServer
 
@@ -42,7 +42,7 @@ def server():
 
 
 def get(url, headers=None, most_bytes=10):
-    return wire.get(url, headers or {}, most_bytes=most_bytes, connect_s=5, read_s=5)
+    return http.get(url, headers or {}, most_bytes=most_bytes, connect_s=5, read_s=5)
 
 
 def test_connections_stay_open(server):

@@ -9,9 +9,8 @@ import threading
 import pytest
 
 from demoreel.errors import ArgumentError
-from demoreel.storage.lru import ByteCache
-from demoreel.storage.remote import cache as module
-from demoreel.storage.remote.cache import RangeCache, size_in_bytes
+from demoreel.storage import cache as module
+from demoreel.storage.cache import ByteCache, RangeCache, size_in_bytes
 
 WHO = ("s3://bucket/object", 10**6, '"etag"')
 
