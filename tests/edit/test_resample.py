@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import demoreel
 from demoreel.edit.clips import Clip, frames_of
 from demoreel.edit.cut import cut
-from demoreel.edit.tables import gathered
+from demoreel.edit.resample import gathered
 from demoreel.errors import ArgumentError
 from demoreel.testing import make_dataset
 

@@ -29,6 +29,7 @@ from demoreel.edit.compare import (
     shows_the_same,
     unreadable,
 )
+from demoreel.edit.labels import labelled_keys
 from demoreel.edit.plan import Plan
 from demoreel.edit.sources import rows_of_source
 from demoreel.edit.tables import default_columns
@@ -285,7 +286,8 @@ class _Comparison:
         clip, reader = self._plan.clips[number], self._plan.readers[self._plan.clips[number].source]
         length = int(reader.episodes.length[self._positions[number]])
         whole = self._plan.frames[number] == range(length)
-        return whole and clip.task is None and reader.info.fps == self._plan.info.fps
+        own = clip.task is None and clip.labels is None
+        return whole and own and reader.info.fps == self._plan.info.fps
 
     def rows(self, first: int, stop: int) -> int:
         """Compare the rows of the clips ``first`` to ``stop`` - 1; return how many."""
@@ -298,8 +300,11 @@ class _Comparison:
         if not plain:
             theirs = {key: _chosen(column, plan.frames[first]) for key, column in theirs.items()}
         numbered = {} if self._verbatim else self._numbered(first, stop)
+        labelled = labelled_keys(clip.labels)
         for key, column in self._written.rows_once(first, stop).items():
             same = True
+            if key in labelled:
+                continue  # it is what was said, and not what the source has
             if key in numbered:
                 same = same_column(column, numbered[key])
             elif key == "task_index" and not self._verbatim:
