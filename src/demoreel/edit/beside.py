@@ -16,8 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from demoreel.edit.labels import labelled_keys
 from demoreel.edit.plan import Plan
-from demoreel.edit.scores import EPISODE, FRAME, INDEX, ScoreFile, read_scores, score_files
+from demoreel.edit.scores import (
+    EPISODE,
+    FRAME,
+    INDEX,
+    ScoreFile,
+    read_scores,
+    score_files,
+    write_labels,
+)
 from demoreel.errors import DemoreelError
 from demoreel.layouts.beside import BesideWriter
 from demoreel.layouts.capture_times import (
@@ -109,7 +118,9 @@ def _belong(
     sums = {
         origin: checks[whole][key]
         for key, origin in view.origin.items()
-        if origin is not None and key in checks[whole]
+        if origin is not None
+        and key in checks[whole]
+        and key not in labelled_keys(plan.clips[whole].labels)
     }
     # Of a feature that was removed nothing is known; without one that is left, rows are read.
     if not sums.keys() & stated.checks.keys():
@@ -143,6 +154,8 @@ def follow_cut(plan: Plan, dataset: Path, dropped: list[str]) -> list[str]:
                 found.setdefault(name, []).append(source)
     for name, sources in found.items():
         _follow(plan, name, sources, dataset, dropped)
+    labels = {n: clip.labels for n, clip in enumerate(plan.clips) if clip.labels is not None}
+    write_labels(dataset, plan.start, labels)
     return list(found)
 
 

@@ -99,6 +99,21 @@ def expand(rows: np.ndarray, offsets: np.ndarray, start: np.ndarray, stop: np.nd
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A batch that was planned, for one use; several may be decoded together.
+
+    Attributes:
+        jobs: Decode its images.
+        meanwhile: Reads its other columns; to be called once, while or after the jobs run.
+        finish: Returns the batch, when both are done.
+    """
+
+    jobs: Iterator[Job]
+    meanwhile: Callable[[], None]
+    finish: Callable[[], Batch]
+
+
 class BatchReader:
     """Turns positions in the dataset into batches.
 
@@ -149,6 +164,17 @@ class BatchReader:
             rows: Positions in the dataset.
             allocate: Makes the arrays that images are decoded into.
         """
+        begun = self.begin(rows, allocate=allocate)
+        self.pool.run(begun.jobs, meanwhile=begun.meanwhile)
+        return begun.finish()
+
+    def begin(self, rows: np.ndarray, *, allocate: Allocate = np.empty) -> Begun:
+        """Plan a batch: what is remote is on its way afterwards, and nothing is decoded yet.
+
+        Args:
+            rows: Positions in the dataset.
+            allocate: Makes the arrays that images are decoded into.
+        """
         windows = self._windows(rows)
         values: dict[str, Column] = {}
         jobs: list[Iterator[Job]] = []
@@ -159,20 +185,23 @@ class BatchReader:
                 images = images.reshape(*windows[key].rows.shape, *images.shape[1:])
             values[key] = images
             jobs.append(more)
-        if others is None:
-            self.pool.run(
-                itertools.chain(*jobs), meanwhile=lambda: values.update(self._rows(rows, windows))
-            )
-        else:
-            self.pool.run(itertools.chain(*jobs))
-            values.update(others.result())
-        batch: Batch = {key: values[key] for key in self._order}
-        batch.update({f"{key}_is_pad": window.is_pad for key, window in windows.items()})
-        tasks = values.get("task_index")
-        if isinstance(tasks, np.ndarray):
-            now = self._now(tasks, windows.get("task_index"))
-            batch["task"] = self._reader.tasks.texts(now)
-        return batch
+
+        def meanwhile() -> None:
+            if others is None:
+                values.update(self._rows(rows, windows))
+
+        def finish() -> Batch:
+            if others is not None:
+                values.update(others.result())
+            batch: Batch = {key: values[key] for key in self._order}
+            batch.update({f"{key}_is_pad": window.is_pad for key, window in windows.items()})
+            tasks = values.get("task_index")
+            if isinstance(tasks, np.ndarray):
+                now = self._now(tasks, windows.get("task_index"))
+                batch["task"] = self._reader.tasks.texts(now)
+            return batch
+
+        return Begun(itertools.chain(*jobs), meanwhile, finish)
 
     def prefetch(self, rows: np.ndarray) -> None:
         """Begin to fetch what a batch of these positions will need; nothing if it is local.

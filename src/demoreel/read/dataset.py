@@ -337,6 +337,11 @@ class Dataset:
         return self._reader
 
     @property
+    def batch_reader(self) -> BatchReader:
+        """What plans and reads batches of positions in the layout; see ``following``."""
+        return self._batches
+
+    @property
     def decode_pool(self) -> DecodePool:
         """The threads that decode."""
         return self._batches.pool

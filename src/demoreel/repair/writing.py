@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from demoreel.edit.stated import carry_file, details_in, merged_splits, other_files
-from demoreel.edit.written import ParquetTables
+from demoreel.edit.foreign import carry_file, details_in, other_files
+from demoreel.edit.target_info import merged_splits
 from demoreel.errors import TableError, count, refuse_shortage
 from demoreel.layouts.capture_times import CAPTURE_TIMES, agrees, stated_times, write_capture_times
 from demoreel.layouts.columns import arrow_type, read_images, table_schema, to_arrow
@@ -28,6 +28,7 @@ from demoreel.repair.tables import FoundTable
 from demoreel.repair.values import as_column, default_numbers, in_words, is_as_written, numbers_of
 from demoreel.repair.videos import FoundVideo, Place, RepairVideos
 from demoreel.stats.columns import Facts, split_checks, whole_stats
+from demoreel.stats.rows import ParquetTables
 from demoreel.storage.parquet import Forward, open_parquet
 
 _ON_THE_GRID = 1e-3  # of a frame

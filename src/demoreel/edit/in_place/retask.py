@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from demoreel.edit.stated import details_in
+from demoreel.edit.foreign import details_in
 from demoreel.errors import ArgumentError, MetadataError
 from demoreel.layouts.appending import no_room_is_an_error, only_writer
 from demoreel.layouts.base import Reader

@@ -15,15 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.edit.clips import Clip, Source
+from demoreel.edit.clips import Clip, Frames, Source, frames_of
 from demoreel.edit.features import View, feature_of
-from demoreel.edit.resample import Frames, earlier, frames_of, gathered
+from demoreel.edit.labels import episode_times, labelled
+from demoreel.edit.resample import events_of, moved
 from demoreel.edit.sources import added_values, open_source, rows_of_source
 from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.columns import image_steps, rows_at_once, table_schema, to_arrow
 from demoreel.layouts.writing import TableWriter
 from demoreel.media.images import ImageCodec, encode_image
 from demoreel.model import DEFAULT_FEATURES, Feature
+from demoreel.model.feature import LANGUAGE_KEYS
 from demoreel.stats.columns import Facts
 from demoreel.storage.commit.files import write_whole
 
@@ -32,7 +34,7 @@ Images = Callable[[int, int], list[bytes]]
 
 _ROWS_AT_ONCE = 1 << 16
 _IMAGES_AT_ONCE = 256
-_EVENTS = "language_events"  # said once, at one row; the other language stands in every row
+_EVENTS = LANGUAGE_KEYS[1]  # said once, at one row; the other language stands in every row
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,7 @@ def numbered_pieces(job: TableJob, facts: Facts) -> Iterator[Iterator[dict[str, 
     row = job.start
     for number, (clip, columns, images) in enumerate(_clips(job)):
         task = _tasks(job, clip, columns)
-        rate = open_source(job.sources[clip.source]).info.fps
-        time = _timestamps(columns.get("timestamp"), clip, rate, job.fps, len(task))
-        made = _numbered(columns, task, job.episode + number, row, time)
+        made = _numbered(columns, task, job.episode + number, row)
         facts.add(made)
         row += len(task)
         yield _pieces(made, images, len(task))
@@ -274,6 +274,8 @@ class _Window:
             for key in ("task_index", "timestamp")
             if key in self._columns
         }
+        stored, rate = found.get("timestamp"), self._reader.info.fps
+        found["timestamp"] = time = timestamps(stored, clip, rate, job.fps, len(rows))
         for key, feature in job.features.items():
             if key not in self._view.origin:
                 continue
@@ -282,10 +284,22 @@ class _Window:
                 values = added_values(self._view.added[key])[rows]
                 found[key] = values.reshape(len(rows), *feature.item_shape)
             elif feature.is_language:
-                found[key] = self._language(clip, frames, origin, begin - self._begin)
+                found[key] = self._language(place, frames, origin, time)
             elif not feature.is_camera:
                 found[key] = _of_rows(self._columns[origin], rows - self._begin)
-        return found | self._filled(len(rows))
+        found |= self._filled(len(rows))
+        if clip.labels is not None:
+            found |= labelled(clip, job.features, found, self._times(place), frames, time)
+        return found
+
+    def _times(self, place: int) -> np.ndarray:
+        """Return the time of each frame of a clip's episode."""
+        return episode_times(self._columns.get("timestamp"), *self._span(place), self._reader)
+
+    def _span(self, place: int) -> tuple[int, int]:
+        """Return where the rows of a clip's episode stand among those that were read."""
+        start, position = self._reader.episodes.start, self._job.positions[place]
+        return int(start[position]) - self._begin, int(start[position + 1]) - self._begin
 
     def images(self, place: int) -> dict[str, Images]:
         """Return what reads the images of a clip, by key: encoded, from a frame to another."""
@@ -299,16 +313,24 @@ class _Window:
             if feature.is_image and (origin := self._view.origin.get(key)) is not None
         }
 
-    def _language(self, clip: Clip, frames: Frames, key: str, begin: int) -> list[Any]:
+    def _language(self, place: int, frames: Frames, key: str, time: np.ndarray) -> list[Any]:
         """Return language rows in the clip's own time; events of rows left out go to others."""
-        seconds = clip.start / self._reader.info.fps
-        column = self._columns[key]
-        if key != _EVENTS or frames == range(clip.start, clip.stop):
-            said = [column[begin + frame] for frame in frames]
-        else:
-            chosen = [frame - clip.start for frame in frames]
-            said = gathered(list(column[begin + clip.start : begin + clip.stop]), chosen)
-        return [earlier(rows, seconds) for rows in said] if clip.start else said
+        clip = self._job.clips[place]
+        begin, end = self._span(place)
+        column = self._columns[key][begin:end]
+        if frames == range(end - begin):
+            return list(column)
+        if key == _EVENTS:
+            return events_of(list(column), clip, frames)
+        old = self._times(place)
+        said: list[Any] = []
+        before: Any = None
+        for frame in frames:
+            if not said or column[frame] != before:
+                before = column[frame]
+                last = moved(before or (), old, clip, frames, time)
+            said.append(last)
+        return said
 
     def _filled(self, length: int) -> dict[str, Column]:
         filled: dict[str, Column] = {}
@@ -369,12 +391,10 @@ def _numbered(
     task: np.ndarray,
     episode: int,
     row: int,
-    time: np.ndarray,
 ) -> dict[str, Column]:
     frames = np.arange(len(task))
     return {
         **columns,
-        "timestamp": time,
         "frame_index": frames,
         "episode_index": np.full(len(task), episode),
         "index": row + frames,
@@ -382,7 +402,7 @@ def _numbered(
     }
 
 
-def _timestamps(
+def timestamps(
     stored: Column | None, clip: Clip, rate: float, fps: float, length: int
 ) -> np.ndarray:
     """Return a clip's own time: as stored for one that begins with its episode."""
