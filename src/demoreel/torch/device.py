@@ -18,6 +18,7 @@ import torch
 from demoreel.errors import ArgumentError, DemoreelWarning, MissingExtraError, PictureError
 from demoreel.layouts.base import Reader
 from demoreel.read.cameras import Camera, Size, wrong_size
+from demoreel.torch.video_decoders import nvdec_library
 
 DecodeDevice = Literal["auto", "cuda", "cpu"] | str | torch.device | None
 
@@ -29,11 +30,16 @@ _INSTALL = "pip install torchvision, of the version that belongs to your torch"
 _said = False
 
 
-def chosen_device(wanted: DecodeDevice) -> torch.device | None:
+def chosen_device(wanted: DecodeDevice, *, video: bool = False) -> torch.device | None:
     """Return the GPU that is to decode; None is the CPU.
 
     ``"auto"`` takes a GPU where it can, and says once per process why it does not.
+
+    Args:
+        wanted: What was asked for.
+        video: Whether it is to decode video, or JPEGs.
     """
+    what_is_missing = missing_for_video if video else missing_for_jpeg
     if wanted is None or wanted == "auto":
         missing = what_is_missing()
         if wanted == "auto" and missing is not None:
@@ -62,8 +68,19 @@ def chosen_device(wanted: DecodeDevice) -> torch.device | None:
     return device
 
 
-def what_is_missing() -> ArgumentError | MissingExtraError | None:
-    """Return why this machine's GPU cannot decode JPEGs, as an error; None if it can."""
+def missing_for_video() -> ArgumentError | MissingExtraError | None:
+    """Return why this machine's GPU cannot decode video, as an error; None if it can."""
+    missing = missing_for_cuda()
+    if missing is None:
+        try:
+            nvdec_library()
+        except MissingExtraError as error:
+            return error
+    return missing
+
+
+def missing_for_cuda() -> ArgumentError | None:
+    """Return why torch cannot use a GPU, as an error; None if it can."""
     cpu = "decode_device='cpu' decodes without"
     if torch.version.cuda is None:
         return ArgumentError(
@@ -74,6 +91,14 @@ def what_is_missing() -> ArgumentError | MissingExtraError | None:
         return ArgumentError(
             "torch finds no CUDA device.", hint=f"look at nvidia-smi and the driver; {cpu}"
         )
+    return None
+
+
+def missing_for_jpeg() -> ArgumentError | MissingExtraError | None:
+    """Return why this machine's GPU cannot decode JPEGs, as an error; None if it can."""
+    missing = missing_for_cuda()
+    if missing is not None:
+        return missing
     try:
         import_module("torchvision.io")
     except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
