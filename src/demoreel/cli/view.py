@@ -29,6 +29,14 @@ def view(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse all that writes: drafts and rendering.")
     ] = False,
+    predictions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--predictions",
+            metavar="FILE",
+            help="Predicted actions (parquet, npz) to draw over recorded ones; more than once.",
+        ),
+    ] = None,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Print the address, and open no browser.")
     ] = False,
@@ -41,7 +49,9 @@ def view(
     """
     from demoreel.view.server import RunningViewer
 
-    viewer = RunningViewer(paths, host=host, port=port, read_only=read_only)
+    viewer = RunningViewer(
+        paths, host=host, port=port, read_only=read_only, predictions=predictions or ()
+    )
     if not viewer.is_local:
         out.note(
             f"{host} is not this machine alone: all who have this address and its token can see "

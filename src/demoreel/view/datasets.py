@@ -75,14 +75,19 @@ class ShownDataset:
         features = info.get("features") if isinstance(info, dict) else None
         if not isinstance(features, dict):
             return facts | {"error": "meta/info.json lists no features."}
-        kinds = [f.get("dtype") for f in features.values() if isinstance(f, dict)]
+        named = [key for key, feature in features.items() if isinstance(feature, dict)]
+        kinds = [features[key].get("dtype") for key in named]
         return facts | {
             "version": str(info.get("codebase_version", "")),
             "robot": str(info.get("robot_type") or ""),
             "episodes": _number(info.get("total_episodes")),
             "frames": _number(info.get("total_frames")),
             "fps": _number(info.get("fps")),
-            "cameras": sum(kind in ("video", "image") for kind in kinds),
+            "cameras": [
+                str(key).removeprefix("observation.images.")
+                for key, kind in zip(named, kinds, strict=True)
+                if kind in ("video", "image")
+            ],
             "changed": changed,
         }
 
@@ -118,6 +123,13 @@ class Shown:
                 shown = ShownDataset(name, path, self._options)
                 found.append(self._known.setdefault(shown.id, shown))
         return found
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether two datasets were named, to be shown side by side."""
+        places = {each.place for each in self._known.values()}
+        named = {place if is_uri(place) else os.path.abspath(place) for place in self._places}
+        return len(named) == 2 and named == places
 
     def get(self, id: str) -> ShownDataset:
         """Return a dataset by its id.
