@@ -38,18 +38,21 @@ export async function showCompare(main, asked) {
   // Cameras of the first two
 
   const pair = episodes.length <= 2 ? episodes : [];
-  const shownCameras = await Promise.all(pair.map(async (episode) => {
+  const boxes = pair.map((episode) => element("div", { class: "side-of", "data-episode": episode.number, "data-dataset": episode.id }));
+  views.append(...boxes);
+  const shownCameras = await Promise.all(pair.map(async (episode, place) => {
     episode.facts = await getJson(episode.base);
-    const box = element("div", { class: "side-of", "data-episode": episode.number, "data-dataset": episode.id });
+    const box = boxes[place];
     const title = element("div", { class: "of" }, mark(episode), episode.name, element("span", { class: "dim" }, ` ${episode.facts.tasks.join("; ")}`));
     const grid = element("div", { class: "cameras" });
     box.append(title, grid);
-    views.append(box);
+    const cells = new Map(Object.keys(episode.facts.cameras).map((camera) => [camera, element("div", { class: "camera" })]));
+    grid.append(...cells.values());
     const cameras = await Promise.all(Object.entries(episode.facts.cameras).map(async ([camera, way]) => {
       const size = episode.info.features[camera].size;
       const canvas = element("canvas", { width: size[1], height: size[0], "data-camera": camera, role: "img", "aria-label": `Camera ${camera} of ${episode.name}` });
-      const cell = element("div", { class: "camera" }, canvas, element("span", { class: "name" }, camera.replace("observation.images.", "")));
-      grid.append(cell);
+      const cell = cells.get(camera);
+      cell.append(canvas, element("span", { class: "name" }, camera.replace("observation.images.", "")));
       try { return { canvas, context: canvas.getContext("2d", { alpha: false }), images: await openImages(episode.base, camera, way, episode.facts.length, size) }; }
       catch (error) { cell.append(problem(error)); return null; }
     }));

@@ -3,7 +3,7 @@
 import { clear, count, duration, element, getJson, later, setKeys, setPath } from "./tools.js";
 
 const COLUMNS = "96px minmax(200px, 2fr) 100px 100px 84px 72px 84px 50px minmax(120px, 1fr) 130px";
-const HEADS = [[null, "first frame"], ["name", "dataset"], ["version", "version"], ["robot", "robot"], ["episodes", "episodes"], ["seconds", "hours"], ["size", "size"], ["fps", "fps"], ["cameras", "cameras"], ["changed", "last change"]];
+const HEADS = [[null, "first frame"], ["name", "dataset"], ["layout", "layout"], ["robot", "robot"], ["episodes", "episodes"], ["seconds", "hours"], ["size", "size"], ["fps", "fps"], ["cameras", "cameras"], ["changed", "last change"]];
 const NUMBERS = new Set(["episodes", "seconds", "size", "fps"]);
 const ROW = 56;
 
@@ -67,7 +67,7 @@ export async function showDatasets(main, asked) {
         const size = state.sizes.get(each.id);
         row.append(each.cameras.length ? element("img", { class: "thumb", loading: "lazy", width: 80, height: 52, alt: `First frame of ${each.name}`, src: `/api/d/${each.id}/cover`,
           onerror: (event) => { event.target.style.visibility = "hidden"; } }) : element("span"),
-        text(each.name), text(each.version), text(each.robot), text(Number(each.episodes || 0).toLocaleString("en"), "number"), text((each.seconds / 3600).toFixed(2), "number"),
+        text(each.name), text(each.layout), text(each.robot), text(Number(each.episodes || 0).toLocaleString("en"), "number"), text((each.seconds / 3600).toFixed(2), "number"),
         text(size ? `${size.is_whole ? "" : "over "}${bytes(size.bytes)}` : "", "number"), text(each.fps, "number"), text(each.cameras.join(", ")),
         text(each.changed ? new Date(each.changed * 1000).toISOString().slice(0, 16).replace("T", " ") : ""));
       }

@@ -14,7 +14,7 @@ export async function showSide(main, ids) {
 
   const dot = (place) => { const made = element("i", { class: "dot" }); made.style.background = COLOURS[place]; return made; };
   const row = (name, texts) => facts.append(element("tr", { class: texts[0] === texts[1] ? "" : "differs" }, element("th", { scope: "row" }, name),
-    ...texts.map((text) => element("td", {}, text ?? "absent")), element("td", { class: "dim" }, texts[0] === texts[1] ? "" : "differs")));
+    ...texts.map((text) => element("td", {}, text ?? "absent")), element("td", { class: "dim", title: texts[0] === texts[1] ? "the same" : "differs" }, texts[0] === texts[1] ? "" : "≠")));
   facts.append(element("tr", {}, element("th", {}), ...infos.map((info, place) => element("th", { scope: "col" }, dot(place), element("a", { href: `#/d/${info.id}` }, info.name))), element("th", {})));
   row("layout", infos.map((info) => info.layout));
   row("robot", infos.map((info) => String(info.robot ?? "")));
