@@ -270,13 +270,19 @@ def other_files(meta: Path) -> list[str]:
 
 def files_beside(root: Path) -> list[str]:
     """Return a sentence for each thing beside a dataset's own folders, but for hidden ones."""
-    with os.scandir(root) as entries:
-        names = [(entry.name, entry.is_dir()) for entry in entries]
     return [
-        f"{name}{'/' if is_folder else ''}: it lies beside the dataset's own files"
-        for name, is_folder in sorted(names)
-        if name not in _BESIDE and not name.startswith(".") and not name.endswith(".lance")
+        f"{name}{'/' if (root / name).is_dir() else ''}: it lies beside the dataset's own files"
+        for name in names_beside(root)
     ]
+
+
+def names_beside(root: Path) -> list[str]:
+    """Return the files and folders beside a dataset's own folders, but for hidden ones."""
+    return sorted(
+        name
+        for name in os.listdir(root)
+        if name not in _BESIDE and not name.startswith(".") and not name.endswith(".lance")
+    )
 
 
 def _same_everywhere(readers: Sequence[Reader], place: str) -> bool:
