@@ -60,19 +60,19 @@ def main() -> None:
 
 
 def compare_clients(place: str, others: Sequence[psutil.Process], workers: int) -> None:
-    from demoreel.storage.remote import wire
+    from demoreel.storage.remote import http
 
     def not_ours(*_: object) -> NoReturn:
-        raise wire.NotPlainError  # what it cannot send goes to urllib3
+        raise http.NotPlainError  # what it cannot send goes to urllib3
 
-    own = wire.question
+    own = http.question
     costs: dict[str, list[tuple[float, float]]] = {"own": [], "urllib3": []}
     for _ in range(TURNS):
         for name, found in costs.items():
-            wire.question = own if name == "own" else not_ours
+            http.question = own if name == "own" else not_ours
             print(name, end=" ")
             found += measure(place, others, workers)
-    wire.question = own
+    http.question = own
     for name, found in costs.items():
         rate, cpu = (median(values) for values in zip(*found, strict=True))
         print(

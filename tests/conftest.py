@@ -105,8 +105,9 @@ def proxy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> FaultProxy:
     """A proxy to which this process's environment leads; nothing was read through it yet."""
-    from demoreel.storage.lru import ByteCache
-    from demoreel.storage.remote import cache, transfer
+    from demoreel.storage import cache
+    from demoreel.storage.cache import ByteCache
+    from demoreel.storage.remote import transfer
 
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)

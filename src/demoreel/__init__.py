@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     from demoreel.check.report import Report
     from demoreel.check.run import check
-    from demoreel.convert.by_other_names import convert_to_lance, convert_to_lance_video
     from demoreel.convert.report import ConvertReport
-    from demoreel.convert.run import convert
+    from demoreel.convert.run import convert, convert_to_lance, convert_to_lance_video
     from demoreel.edit.cut import Cut
     from demoreel.edit.diff.difference import Difference
     from demoreel.edit.in_place.versions import Version, checkout, tag, versions
@@ -267,8 +266,8 @@ _PLACES = {
     "VideoSettings": "media.settings",
     "checkout": "edit.in_place.versions",
     "clean": "run.clean",
-    "convert_to_lance": "convert.by_other_names",
-    "convert_to_lance_video": "convert.by_other_names",
+    "convert_to_lance": "convert.run",
+    "convert_to_lance_video": "convert.run",
     "create": "record",
     "finish": "record.finish",
     "pull": "hub.pull",

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from demoreel.convert.by_other_names import convert_to_lance, convert_to_lance_video
+from demoreel.convert.run import convert_to_lance, convert_to_lance_video
 from demoreel.edit.in_place.versions import Version, checkout, tag, versions
 
 __all__ = [

@@ -16,7 +16,7 @@ import demoreel
 from demoreel.cli.options import name_of_place, place
 from demoreel.errors import ArgumentError, DatasetNotFoundError
 from demoreel.read import to_ray
-from demoreel.storage.remote.working import working_home
+from demoreel.storage.remote.fetch import working_home
 from support.proxy.faults import Stall, Status
 
 from ..conftest import assert_same_batch

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import demoreel
-from demoreel.convert.progress import Progress
+from demoreel.convert.report import Progress
 from demoreel.errors import (
     ArgumentError,
     ConversionError,

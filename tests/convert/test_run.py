@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import demoreel
-from demoreel.convert.progress import Progress
+from demoreel.convert.report import Progress
 from demoreel.errors import (
     ArgumentError,
     ConversionError,

@@ -25,7 +25,7 @@ from demoreel.layouts.v3.copying import (
     join_videos,
     rewrite_table,
 )
-from demoreel.storage.no_room import says_no_room
+from demoreel.storage.commit.files import says_no_room
 from support.crash import check_whole, crash_info, make_draft
 
 

@@ -27,7 +27,7 @@ from demoreel.storage.commit.hidden_folder import (
 )
 from demoreel.storage.commit.staging import staged, staging
 from demoreel.storage.commit.writer_lock import WriterLock
-from demoreel.storage.remote.working import working_folder
+from demoreel.storage.remote.fetch import working_folder
 from demoreel.storage.scratch import Scratch, scratch_folder
 from demoreel.testing import make_dataset
 
@@ -273,7 +273,7 @@ def test_a_commit_that_is_not_in_place_is_data(places):
 def test_scratch_files_and_what_was_to_be_sent(places):
     alive = Scratch("alive")
     child = "import os, signal, sys; from demoreel.storage.scratch import Scratch; "
-    child += "from demoreel.storage.remote.working import working_folder; held = Scratch('x'); "
+    child += "from demoreel.storage.remote.fetch import working_folder; held = Scratch('x'); "
     child += "work = working_folder('send', 's3://bucket/ds', 1, alone=True); work.__enter__(); "
     subprocess.run([sys.executable, "-c", child + "os.kill(os.getpid(), 9)"], check=False)
     (dead,) = demoreel.clean(places).removed

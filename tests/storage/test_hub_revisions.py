@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from demoreel.storage.hub_calls import Refs
-from demoreel.storage.hub_revisions import (
+from demoreel.storage.hub_calls import (
+    Refs,
     commit_named,
     is_commit,
     no_version_fits,

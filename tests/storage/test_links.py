@@ -14,7 +14,7 @@ import demoreel
 from demoreel.errors import ArgumentError, DemoreelError
 from demoreel.hub.records import read_record
 from demoreel.stats.recompute import recompute
-from demoreel.storage.links import copy_inside, leads_out, links_out, refuse_links_out
+from demoreel.storage.folder import copy_inside, leads_out, links_out, refuse_links_out
 from demoreel.testing import make_dataset
 
 LAYOUTS = ("v2.0", "v2.1", "v3.0", "lance-video", "lance-frames", "lance-native")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demoreel.storage.lru import ByteCache
+from demoreel.storage.cache import ByteCache
 
 
 def keep(cache, key, size=1):

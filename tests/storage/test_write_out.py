@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from demoreel.storage.write_out import begin_writing_out
+from demoreel.storage.local import begin_writing_out
 
 
 def test_the_file_stays_as_it_is(tmp_path):

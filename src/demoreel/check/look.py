@@ -54,7 +54,7 @@ from demoreel.storage.commit.consistent import FolderState
 from demoreel.storage.commit.journal import is_in_place, is_pending
 from demoreel.storage.commit.writer_lock import HIDDEN, is_held
 from demoreel.storage.json_files import read_json
-from demoreel.storage.pointers import NOT_FETCHED, is_pointer_file
+from demoreel.storage.local import NOT_FETCHED, is_pointer_file
 
 if TYPE_CHECKING:
     from demoreel.check.fingerprints import Fingerprints

@@ -22,7 +22,7 @@ from demoreel.model.episodes import LONGEST
 from demoreel.model.feature import flat_names
 from demoreel.packages import load_late
 from demoreel.storage.arrow import as_numpy, from_texts
-from demoreel.storage.links import links_out
+from demoreel.storage.folder import links_out
 
 pc = load_late("pyarrow.compute")
 

@@ -136,7 +136,7 @@ def convert(
     first, or made here and sent at the end.
     """
     import demoreel
-    from demoreel.convert.progress import shown_progress
+    from demoreel.convert.report import shown_progress
 
     if push is not None:
         _refuse_push(push, source if in_place else target)
@@ -182,7 +182,7 @@ def convert(
 def _refuse_push(repo_id: str, target: str | None) -> None:
     """Refuse what could not be pushed, before anything is written."""
     from demoreel.hub.repository import Repository, check_names
-    from demoreel.storage.hub_revisions import MAIN
+    from demoreel.storage.hub_calls import MAIN
 
     check_names(repo_id, None)
     if target is not None and is_uri(target):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from demoreel.cli.options import DatasetPath, name_of_place
 from demoreel.cli.output import Output, TableColumn, duration, size
 from demoreel.errors import TableError, count
-from demoreel.storage.pointers import FETCH
+from demoreel.storage.local import FETCH
 
 if TYPE_CHECKING:
     from demoreel.model import Feature

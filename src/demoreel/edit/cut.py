@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,13 +13,22 @@ from typing import Any, Literal, Protocol, TypeGuard, Unpack
 import numpy as np
 
 from demoreel.edit import choose
-from demoreel.edit.clips import TOGETHER, Added, Clip, CutList, Source, Together
+from demoreel.edit.clips import (
+    TOGETHER,
+    Added,
+    Clip,
+    CutList,
+    Flag,
+    Labels,
+    LanguageRow,
+    Source,
+    Together,
+)
 from demoreel.edit.features import is_kept, kept, renamed, view_of, without
+from demoreel.edit.form import Form, FormOptions
 from demoreel.edit.plan import Plan, make_plan
-from demoreel.edit.render import Rendered, Shard
+from demoreel.edit.render import Rendered, Shard, render_cut
 from demoreel.edit.sources import identity_of, open_source, remember_remote, remote_dataset_in
-from demoreel.edit.target_info import Form, FormOptions
-from demoreel.edit.targets import render_cut
 from demoreel.edit.verify import Verify
 from demoreel.errors import ArgumentError, count, nearest
 from demoreel.layouts.base import Reader
@@ -266,6 +275,54 @@ class Cut:
             raise ArgumentError("Tasks are named by text or by episode, not some of each.")
         self._refuse_unknown(list(own))
         clips = (replace(c, task=own.get((c.source, c.episode), c.task)) for c in self.clips)
+        return self._with_clips(tuple(clips))
+
+    def label(
+        self,
+        episodes: EpisodeName | Iterable[EpisodeName],
+        *,
+        success: bool | None = None,
+        score: int | None = None,
+        flag: Flag | None = None,
+        persistent: Sequence[LanguageRow] | None = None,
+        events: Sequence[LanguageRow] | None = None,
+    ) -> Cut:
+        """Say something of episodes; what is None stays as it is.
+
+        Success becomes the column ``next.success``, true at the last frame (of an episode that is
+        split, that of its last part); language the columns ``language_persistent`` and
+        ``language_events``; scores and flags the score file ``scores/labels.parquet``.
+
+        Args:
+            episodes: Which ones.
+            success: Whether the task was done.
+            score: 1 to 5.
+            flag: Good or bad.
+            persistent: All rows of language that hold from their frame on, in place of those that
+                are there. Frames are those of the source's episode.
+            events: All that is said at one frame, in place of what is there.
+
+        Raises:
+            ArgumentError: An episode is not in the cut, or a value is none of these.
+        """
+        named = self._named(episodes)
+        rows = {
+            name: None if given is None else tuple(given)
+            for name, given in (("persistent", persistent), ("events", events))
+        }
+        said = Labels(success, score, flag, **rows)
+        try:
+            Labels.from_json(said.to_json())
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"The labels make no sense ({error}).") from error
+        last = {(clip.source, clip.episode): number for number, clip in enumerate(self.clips)}
+        clips = []
+        for number, clip in enumerate(self.clips):
+            name = clip.source, clip.episode
+            if name in named:
+                done = said.success if last[name] == number or not said.success else None
+                clip = replace(clip, labels=replace(said, success=done).over(clip.labels))
+            clips.append(clip)
         return self._with_clips(tuple(clips))
 
     def _with_texts(self, changes: Mapping[str, str]) -> Cut:

@@ -15,16 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from demoreel.edit.clips import Clip, CutList
-from demoreel.edit.encode_policy import EncodePolicy, as_encoded, policies_of
+from demoreel.edit.clips import Clip, CutList, Frames, frames_of
 from demoreel.edit.features import View, times_beside, together, view_of
+from demoreel.edit.form import EncodePolicy, Form, Layout, as_encoded, policies_of
 from demoreel.edit.in_place.plan import kept_videos, lance_layout, refuse_in_place
+from demoreel.edit.labels import refuse_outside, with_labels
 from demoreel.edit.packing import plan_camera
-from demoreel.edit.resample import Frames, frames_of
 from demoreel.edit.sources import open_unchanged
 from demoreel.edit.target_info import (
-    Form,
-    Layout,
     refuse_other_rates,
     target_info,
     with_audio,
@@ -36,7 +34,7 @@ from demoreel.errors import ArgumentError, OutOfRangeError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.columns import table_schema
 from demoreel.model import Feature, Info
-from demoreel.storage.links import refuse_links_out
+from demoreel.storage.folder import refuse_links_out
 
 _MB = 1024 * 1024
 _PLANNER = 4  # changes when the same cut list would be written differently
@@ -224,8 +222,14 @@ def make_plan(cutlist: CutList, *, form: Form | None = None, in_place: bool = Fa
         refuse_other_rates(readers)
     paths = [source.path for source in cutlist.sources]
     features, missing = together(views, paths, cutlist.features)
+    features, missing = with_labels(features, missing, cutlist.clips, views)
     positions = _positions(cutlist.clips, readers)
     frames = _frames(cutlist.clips, readers, form.fps)
+    lengths = [
+        int(readers[clip.source].episodes.length[position])
+        for clip, position in zip(cutlist.clips, positions.tolist(), strict=True)
+    ]
+    refuse_outside(cutlist.clips, lengths, [key for key, f in features.items() if f.is_camera])
     start = np.concatenate([[0], np.cumsum([len(numbers) for numbers in frames])]).astype(np.int64)
     policies = policies_of(features, form)
     fps = form.fps or readers[0].info.fps

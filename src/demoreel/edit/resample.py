@@ -1,35 +1,15 @@
-"""Another frame rate: which frames of a source's episode become those of the result."""
+"""Another time for language rows: where frames are left out, or a clip begins later."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from demoreel.edit.clips import Clip
-from demoreel.media.settings import exact_rate
+import numpy as np
 
-Frames = range | tuple[int, ...]
-"""Frame numbers, ascending: a range where they are regular."""
+from demoreel.edit.clips import Clip, Frames
 
-
-def frames_of(clip: Clip, *, rate: float, fps: float) -> Frames:
-    """Return the frames of the episode that become a clip's: at each tick, the nearest in time.
-
-    Frame ``k`` of the result shows second ``k / fps`` of the clip; no tick lies behind its last
-    frame. A range where one rate is a multiple of the other.
-
-    Args:
-        clip: The clip.
-        rate: Its source's frames per second.
-        fps: The result's.
-    """
-    ratio = exact_rate(rate) / exact_rate(fps)
-    if ratio.denominator == 1:
-        return range(clip.start, clip.stop, ratio.numerator)
-    over, under = ratio.numerator, ratio.denominator
-    count = (clip.length - 1) * under // over + 1
-    # Halves are rounded up; in whole numbers, so that every machine agrees.
-    return tuple(clip.start + (2 * tick * over + under) // (2 * under) for tick in range(count))
+_ROUNDING = 1e-4  # seconds
 
 
 def gathered(values: Sequence[Any], chosen: Sequence[int]) -> list[list[Any]]:
@@ -49,14 +29,80 @@ def gathered(values: Sequence[Any], chosen: Sequence[int]) -> list[list[Any]]:
     return kept
 
 
+def events_of(column: Sequence[Any], clip: Clip, frames: Frames) -> list[Any]:
+    """Return what is said at each frame of a clip.
+
+    Args:
+        column: What is said at each frame of the episode.
+        clip: The clip.
+        frames: The frames of the episode that become the clip's.
+    """
+    if frames == range(clip.start, clip.stop):
+        return list(column[clip.start : clip.stop])
+    chosen = [frame - clip.start for frame in frames]
+    return list(gathered(column[clip.start : clip.stop], chosen))
+
+
 def _is_nearer(after: int, before: int, row: int) -> bool:
     return abs(after - row) < abs(before - row)
 
 
-def earlier(rows: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
-    """Move language rows to a clip's own time; what began before it begins with it."""
-    moved = []
+def moved(
+    rows: Sequence[Mapping[str, Any]],
+    old: np.ndarray,
+    clip: Clip,
+    frames: Frames,
+    new: np.ndarray,
+) -> list[dict[str, Any]]:
+    """Move language rows that hold from their time on to a clip's own time.
+
+    What begins at a frame begins at that frame's new time, bit for bit. Of what began before the
+    clip, the last of each kind holds at its beginning; what begins behind it is left out.
+
+    Args:
+        rows: The rows of the episode.
+        old: The time of each of its frames.
+        clip: The clip.
+        frames: The frames of the episode that become the clip's.
+        new: The time of each of those.
+    """
+    found: list[tuple[int, float, dict[str, Any]]] = []
+    latest: dict[Any, float] = {}
     for row in rows:
         at = row.get("timestamp")
-        moved.append(dict(row) if at is None else {**row, "timestamp": max(0.0, at - seconds)})
-    return moved
+        if at is None:
+            found.append((clip.start, 0.0, dict(row)))
+            continue
+        frame, after = frame_at(old, float(at))
+        if frame >= clip.stop:
+            continue
+        if frame <= clip.start:
+            latest[_kind(row)] = max(latest.get(_kind(row), -np.inf), float(at))
+        found.append((frame, after, dict(row)))
+    kept = []
+    for frame, after, row in found:
+        at = row.get("timestamp")
+        if at is not None and frame <= clip.start and float(at) < latest[_kind(row)]:
+            continue
+        if at is not None:
+            place = min(int(np.searchsorted(np.asarray(frames), frame)), len(frames) - 1)
+            is_there = frame >= clip.start and frames[place] == frame
+            row["timestamp"] = float(new[place]) + (after if is_there else 0.0)
+        kept.append(row)
+    return kept
+
+
+def _kind(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row.get("style"), row.get("role"), row.get("camera")
+
+
+def frame_at(times: np.ndarray, at: float) -> tuple[int, float]:
+    """Return the frame that is shown at a second, and for how many seconds it is shown by then.
+
+    Times that were computed another way are a frame's as far as rounding explains it.
+    """
+    near = int(np.argmin(np.abs(times - at)))
+    if abs(float(times[near]) - at) <= _ROUNDING:
+        return near, 0.0
+    frame = max(0, int(np.searchsorted(times, at, side="right")) - 1)
+    return frame, max(0.0, at - float(times[frame]))

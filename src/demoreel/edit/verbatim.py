@@ -19,8 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.edit.stated import details_in, files_beside
-from demoreel.edit.target_info import Form, said_of_audio
+from demoreel.edit.foreign import details_in, files_beside
+from demoreel.edit.form import Form
+from demoreel.edit.scores import read_scores, score_files
+from demoreel.edit.target_info import said_of_audio
 from demoreel.edit.video_plan import VideoOut, VideoPlan
 from demoreel.errors import ArgumentError, ConversionError, MetadataError
 from demoreel.layouts.base import Reader
@@ -33,8 +35,8 @@ from demoreel.media.audio import tracks_of
 from demoreel.model import Info, Stats, stats_from_json, stats_to_json
 from demoreel.run.anywhere import folder_state
 from demoreel.stats.files import quiet_stats
+from demoreel.storage.folder import copy_inside
 from demoreel.storage.json_files import read_json, read_json_lines
-from demoreel.storage.links import copy_inside
 from demoreel.storage.parquet import open_parquet
 
 _MB = 1024 * 1024
@@ -66,6 +68,7 @@ class Verbatim:
         video_plans: Its videos, by camera.
         identity: Changes when a file of the source does.
         dropped: What the source holds and the result will not, a sentence each.
+        scores: Its score files.
     """
 
     raw_info: Mapping[str, Any]
@@ -75,6 +78,7 @@ class Verbatim:
     video_plans: Mapping[str, VideoPlan]
     identity: str
     dropped: tuple[str, ...]
+    scores: tuple[str, ...] = ()
 
 
 def plan_verbatim(reader: Reader, form: Form) -> Verbatim:
@@ -84,7 +88,8 @@ def plan_verbatim(reader: Reader, form: Form) -> Verbatim:
     every video.
     """
     raw = _info(reader, form.layout)
-    dropped = [*_lost_audio(reader, raw, form), *files_beside(reader.root)]
+    scores = [n for n in score_files(reader.root) if read_scores(reader, n) is not None]
+    dropped = [*_lost_audio(reader, raw, form), *files_beside(reader.root, scores)]
     info = Info.from_json(raw, where="info.json")
     numbers = _episode_numbers(reader, info)
     video_plans = {}
@@ -101,7 +106,14 @@ def plan_verbatim(reader: Reader, form: Form) -> Verbatim:
         parts = portions(reader, 0, len(reader.episodes), _ROWS_WITH_IMAGES if heavy else _ROWS)
         tables = [(0, number, (part,)) for number, part in enumerate(parts)]
     return Verbatim(
-        raw, info, numbers, tables, video_plans, folder_state(reader.root), dropped=tuple(dropped)
+        raw,
+        info,
+        numbers,
+        tables,
+        video_plans,
+        folder_state(reader.root),
+        dropped=tuple(dropped),
+        scores=tuple(scores),
     )
 
 
@@ -344,6 +356,9 @@ def write_verbatim(reader: Reader, plan: Verbatim, layout: str, dataset: Path) -
     if layout == "v3.0":
         _state_unused_frames(reader, plan, meta)
     write_json(meta / "info.json", plan.raw_info)
+    for name in plan.scores:
+        (dataset / name).parent.mkdir(parents=True, exist_ok=True)
+        copy_inside(reader.root, reader.root / name, dataset / name)
 
 
 def _state_unused_frames(reader: Reader, plan: Verbatim, meta: Path) -> None:

@@ -30,18 +30,16 @@ from demoreel.hub.snapshot import INFO, Files, Report, Snapshot, hub_cache, open
 from demoreel.layouts.detect import open_reader
 from demoreel.storage.commit.files import write_file
 from demoreel.storage.hub_calls import (
+    MAIN,
     Hub,
     HubFile,
     HubUnreachableError,
     Refs,
-    is_offline,
-    refuse_unsafe,
-)
-from demoreel.storage.hub_revisions import (
-    MAIN,
     Revision,
     is_commit,
+    is_offline,
     readable_name,
+    refuse_unsafe,
     resolve_revision,
 )
 from demoreel.storage.names import leads_elsewhere

@@ -21,8 +21,8 @@ from demoreel.hub.card import SHEET
 from demoreel.hub.records import CheckSums
 from demoreel.layouts.lance.calls import open_to_write
 from demoreel.layouts.lance.write import writing
+from demoreel.storage.folder import refuse_links_out
 from demoreel.storage.hub_calls import HubFile
-from demoreel.storage.links import refuse_links_out
 
 FOLDERS = ("meta", "data", "videos")
 CARD = "README.md"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from demoreel.edit.cut import cut
-from demoreel.edit.target_info import Layout
+from demoreel.edit.form import Layout
 from demoreel.errors import (
     ArgumentError,
     DatasetBusyError,
@@ -39,9 +39,8 @@ from demoreel.storage.commit.hidden_folder import remove_empty
 from demoreel.storage.commit.staging import Staging, refuse_small_disk, staging
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.external import allow_external as allow
-from demoreel.storage.hub_calls import Hub, HubFile, hub_endpoint
-from demoreel.storage.hub_revisions import Revision, resolve_revision
-from demoreel.storage.links import leads_out
+from demoreel.storage.folder import leads_out
+from demoreel.storage.hub_calls import Hub, HubFile, Revision, hub_endpoint, resolve_revision
 from demoreel.storage.names import refuse_folded
 from demoreel.storage.remote.fetch import fetch_folder, list_files, part_of, state_of
 from demoreel.storage.remote.files import store_of

@@ -45,7 +45,7 @@ from demoreel.layouts.pending import refuse_waiting
 from demoreel.read.dataset import Dataset
 from demoreel.storage.amounts import ShareDone
 from demoreel.storage.commit.writer_lock import HIDDEN, WriterLock, is_held
-from demoreel.storage.hub_revisions import MAIN
+from demoreel.storage.hub_calls import MAIN
 from demoreel.storage.json_files import read_json
 from demoreel.storage.scratch import scratch_folder
 

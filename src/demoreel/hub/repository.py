@@ -13,6 +13,7 @@ from demoreel.errors import AccessError, ArgumentError, DatasetNotFoundError, St
 from demoreel.hub.snapshot import Snapshot
 from demoreel.storage.hub_calls import (
     LOG_IN_TO_WRITE,
+    MAIN,
     Hub,
     HubFile,
     HubUnreachableError,
@@ -23,7 +24,6 @@ from demoreel.storage.hub_calls import (
     no_progress_bars,
     pause_after,
 )
-from demoreel.storage.hub_revisions import MAIN
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi

@@ -14,8 +14,7 @@ from pathlib import Path
 from demoreel.errors import DatasetNotFoundError, StoreError
 from demoreel.layouts.base import Reader, episode_files
 from demoreel.storage.amounts import ShareDone
-from demoreel.storage.hub_calls import Hub, HubFile, no_progress_bars
-from demoreel.storage.hub_revisions import Revision, accept_unmarked
+from demoreel.storage.hub_calls import Hub, HubFile, Revision, accept_unmarked, no_progress_bars
 from demoreel.storage.names import OLD_METADATA, is_hidden, refuse_waiting_copy
 from demoreel.storage.threads import parallel_map
 

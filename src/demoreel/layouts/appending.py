@@ -28,11 +28,11 @@ from demoreel.errors import (
 from demoreel.layouts.pending import refuse_waiting
 from demoreel.layouts.writing import EpisodeDraft, PathLike, Values, write_json
 from demoreel.model import Feature, Info, Stats
+from demoreel.storage.commit.files import reason_of, says_no_room
 from demoreel.storage.commit.journal import clear_staging, is_pending, roll_forward
 from demoreel.storage.commit.staging import staged
 from demoreel.storage.commit.writer_lock import WriterLock
-from demoreel.storage.links import refuse_links_out
-from demoreel.storage.no_room import reason_of, says_no_room
+from demoreel.storage.folder import refuse_links_out
 
 APPENDABLE = ("v3.0", "lance-video", "lance-native")
 """The layouts that episodes can be appended to."""

@@ -24,7 +24,7 @@ from demoreel.media.packet_bytes import PACKETS_COLUMN
 from demoreel.model import Feature
 from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.folder import DatasetFolder
-from demoreel.storage.pointers import FETCH
+from demoreel.storage.local import FETCH
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset as ArrowDataset

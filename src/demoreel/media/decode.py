@@ -28,8 +28,7 @@ from demoreel.media.colour import Painter
 from demoreel.media.video import Codec, PacketIndex, Video
 from demoreel.model.limits import limit
 from demoreel.packages import load_late
-from demoreel.storage.seekable import Bytes
-from demoreel.storage.store import StoredFile
+from demoreel.storage.store import Bytes, StoredFile
 from demoreel.storage.threads import Threads, interrupted
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 Everything a random read needs stands in ``moov``: a few kilobytes, one read, whatever the size
 of the video. Files that use rarer corners of the format (fragments, several edits, a codec change)
-return None here and are indexed by a full demux instead (``demux.py``).
+return None here and are indexed by a full demux instead (``remux.py``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from demoreel.errors import VideoError
 from demoreel.media.video import Codec, PacketIndex, index_packets
 from demoreel.model.limits import limit, refuse_above
-from demoreel.storage.pointers import is_pointer, not_fetched
-from demoreel.storage.seekable import Bytes
+from demoreel.storage.local import is_pointer, not_fetched
+from demoreel.storage.store import Bytes
 
 _HEAD = 1 << 16  # first read: enough for the boxes before mdat, and often for all of moov
 _MOST_BOXES = 1 << 10  # of a file: each may cost a request

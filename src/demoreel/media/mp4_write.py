@@ -27,9 +27,8 @@ from demoreel.media.mp4 import Description
 from demoreel.media.mp4_boxes import NARROW, Clock, SampleTables, Sound, box, moov
 from demoreel.media.settings import exact_rate
 from demoreel.media.video import Video
-from demoreel.storage.local import LocalFile
+from demoreel.storage.local import LocalFile, begin_writing_out
 from demoreel.storage.store import ReadsNow, StoredFile
-from demoreel.storage.write_out import begin_writing_out
 
 _AT_ONCE = 1 << 20
 _EARLY = 1 << 25  # bytes after which the disk is asked to begin

@@ -29,7 +29,7 @@ from demoreel.read.batch import expand
 from demoreel.read.cameras import Camera
 from demoreel.read.dataset import Dataset
 from demoreel.storage.local import LocalFile, open_file
-from demoreel.storage.seekable import Bytes
+from demoreel.storage.store import Bytes
 
 ROUNDS = 9
 

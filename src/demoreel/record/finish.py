@@ -31,10 +31,10 @@ from demoreel.record.frames import EpisodeBuffer
 from demoreel.stats.running import LevelCounts
 from demoreel.storage.amounts import ShareDone
 from demoreel.storage.commit.consistent import finish_commit
+from demoreel.storage.commit.files import says_no_room
 from demoreel.storage.commit.journal import is_pending
 from demoreel.storage.commit.replace import finish_replacing, wait_for_replacing
 from demoreel.storage.commit.writer_lock import is_held
-from demoreel.storage.no_room import says_no_room
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from demoreel.media.images import ImageCodec, encode_image
 from demoreel.model.depth import whole_millimetres
 from demoreel.record.encoding.spill import write_at
 from demoreel.stats.running import LevelCounts
-from demoreel.storage.no_room import reason_of
+from demoreel.storage.commit.files import reason_of
 
 _PNG = ImageCodec("png")
 

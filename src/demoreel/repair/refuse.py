@@ -10,7 +10,7 @@ from demoreel.check.look import Look
 from demoreel.errors import RepairError, count
 from demoreel.repair.report import Lost, examples, reasons
 from demoreel.repair.videos import named_videos
-from demoreel.storage.pointers import is_pointer_file
+from demoreel.storage.local import is_pointer_file
 
 _FETCH = "fetch them: demoreel pull OWNER/NAME FOLDER, or copy them from where they are"
 _SHOWN = 3

@@ -22,13 +22,12 @@ from demoreel.layouts.v3.resume import read_book
 from demoreel.repair.report import Repaired
 from demoreel.repair.work import Work
 from demoreel.run.anywhere import made_anywhere, refuse_remote
-from demoreel.storage.commit.files import refuse_existing, refuse_overlap
+from demoreel.storage.commit.files import refuse_existing, refuse_overlap, says_no_room
 from demoreel.storage.commit.hidden_folder import passing_folder
 from demoreel.storage.commit.replace import place_of_old, replacing_dataset
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.external import allow_external as allow
-from demoreel.storage.links import refuse_links_out
-from demoreel.storage.no_room import says_no_room
+from demoreel.storage.folder import refuse_links_out
 from demoreel.storage.scratch import scratch_folder
 
 

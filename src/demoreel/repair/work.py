@@ -16,8 +16,8 @@ from demoreel.check.report import Report
 from demoreel.check.run import check
 from demoreel.check.thresholds import chosen
 from demoreel.edit.cut import cut
-from demoreel.edit.stated import names_beside
-from demoreel.edit.target_info import LAYOUTS, Layout
+from demoreel.edit.foreign import OWN_FOLDERS
+from demoreel.edit.form import LAYOUTS, Layout
 from demoreel.errors import ArgumentError, PictureError, RepairError, VideoError
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.persisted_files import persisted_folders
@@ -57,7 +57,7 @@ from demoreel.repair.writing import RepairedFiles, RepairSource, write_repaired
 from demoreel.stats.inherited import readable_extra, readable_frame_stats
 from demoreel.stats.recompute import recompute
 from demoreel.storage.commit.files import put_in_place, sync_tree
-from demoreel.storage.links import copy_inside
+from demoreel.storage.folder import copy_inside
 from demoreel.storage.local import let_go_of
 
 _SAME_RATE = 0.01
@@ -398,9 +398,9 @@ class Work:
         """Copy what lies beside the dataset's own folders, such as its card."""
         used = {table.name for table in self._tables.tables}
         used |= {v.name for found in self._videos.of.values() for v in found.values()}
-        beside = set(names_beside(self._root))
         for name, size in self._look.files.items():
-            if size >= 0 and name not in used and name.split("/")[0] in beside:
+            is_beside = name.split("/")[0] not in OWN_FOLDERS and not name.startswith(".")
+            if is_beside and size >= 0 and name not in used:
                 (made / name).parent.mkdir(parents=True, exist_ok=True)
                 copy_inside(self._root, self._root / name, made / name)
 

@@ -36,7 +36,7 @@ from demoreel.storage.commit.hidden_folder import (
 from demoreel.storage.commit.journal import is_pending, staging_folders
 from demoreel.storage.commit.writer_lock import HIDDEN, WriterLock
 from demoreel.storage.names import OLD_METADATA
-from demoreel.storage.remote.working import working_folders
+from demoreel.storage.remote.fetch import working_folders
 from demoreel.storage.scratch import dead_scratch, remove_scratch
 from demoreel.storage.store import is_uri
 

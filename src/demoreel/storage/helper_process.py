@@ -34,8 +34,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import IO, Any
 
-from demoreel.storage.forks import renew_in_children
 from demoreel.storage.secrets import hand_over
+from demoreel.storage.threads import renew_in_children
 
 _LENGTH = struct.Struct("<Q")
 

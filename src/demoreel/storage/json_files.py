@@ -14,8 +14,7 @@ import pyarrow as pa
 from demoreel.errors import DatasetNotFoundError, MetadataError, refuse_shortage
 from demoreel.model.limits import limit, refuse_above
 from demoreel.storage.arrow import UNREADABLE
-from demoreel.storage.local import refuse_special
-from demoreel.storage.pointers import is_pointer, not_fetched
+from demoreel.storage.local import is_pointer, not_fetched, refuse_special
 
 _BLOCK = 1 << 22
 _MOST_OPENED = 1000  # brackets in a line that Arrow may parse: its stack ends at ten thousand

@@ -1,11 +1,15 @@
-"""Files on this machine: positional reads through a bounded set of open handles.
+"""Files on this machine: positional reads through a bounded set of open handles; copies.
 
 ``os.pread`` carries its own offset, so threads and forked workers share a handle safely; a
 memory map would turn a file cut short behind our back into a crash (SIGBUS) instead of an error.
+
+Git LFS pointers are a few lines of text in the place of a file that was not fetched: a clone
+without Git LFS, or with ``GIT_LFS_SKIP_SMUDGE=1``, has nothing but those of large files.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -13,12 +17,18 @@ import stat
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
 
-from demoreel.errors import DatasetNotFoundError, TargetExistsError
+import numpy as np
+
+from demoreel.errors import DatasetNotFoundError, DemoreelError, TargetExistsError, refuse_shortage
+from demoreel.storage.commit.files import NO_ROOM
 from demoreel.storage.names import EndlessListing, Listing
-from demoreel.storage.store import FileInfo, ReadsNow, Store
+from demoreel.storage.store import Bytes, FileInfo, ReadsNow, Store
 
 _MOST_OPEN_FILES = 64
 
@@ -285,3 +295,215 @@ class LocalStore(Store):
         status = path.stat()
         state = "-".join(str(part) for part in _identity(status))
         return FileInfo(path.relative_to(self._folder).as_posix(), status.st_size, state)
+
+
+_COPY_BYTES = 16 << 20
+_BEGIN = 2  # SYNC_FILE_RANGE_WRITE: begin, and wait for nothing
+
+
+def begin_writing_out(handle: int, offset: int, length: int) -> None:
+    """Ask the kernel to begin writing a part of a file to disk, and return at once.
+
+    Promises nothing: that is what fsync is for. Does nothing where the system has no such call.
+    """
+    call = _sync_file_range()
+    if call is not None and length:
+        call(handle, ctypes.c_int64(offset), ctypes.c_int64(length), _BEGIN)
+
+
+@lru_cache(maxsize=1)
+def _sync_file_range() -> Callable[..., int] | None:
+    try:
+        return ctypes.CDLL(None).sync_file_range
+    except (OSError, AttributeError, TypeError):
+        return None
+
+
+@runtime_checkable
+class WritesItself(Bytes, Protocol):
+    """Something that knows a faster way into a file."""
+
+    def write_to(self, handle: int) -> None:
+        """Write all bytes to an open file, from where that stands."""
+        ...
+
+
+def copy_bytes(source: Bytes, handle: int) -> None:
+    """Copy all bytes of a source to an open file; inside the kernel where they lie in a file."""
+    if isinstance(source, WritesItself):
+        source.write_to(handle)
+        return
+    file = source.whole if isinstance(source, LocalSlice) else source
+    begin = source.begin if isinstance(source, LocalSlice) else 0
+    at = 0
+    if isinstance(file, LocalFile) and hasattr(os, "copy_file_range"):
+        at = _copy_in_kernel(file, begin, source.size, handle)
+    while at < source.size:
+        data = source.read(at, min(_COPY_BYTES, source.size - at))
+        if not data:
+            raise OSError(errno.EIO, "A file has become shorter while it was copied")
+        _write_all(handle, data)
+        at += len(data)
+
+
+def _copy_in_kernel(file: LocalFile, begin: int, size: int, handle: int) -> int:
+    """Return how many bytes were copied; the rest has to be read and written."""
+    source = os.open(file.path, os.O_RDONLY)
+    at = 0
+    try:
+        while at < size:
+            try:
+                count = os.copy_file_range(
+                    source, handle, min(_COPY_BYTES, size - at), offset_src=begin + at
+                )
+            except OSError as error:
+                if error.errno in (*NO_ROOM, errno.EIO):
+                    raise
+                return at  # file systems that cannot
+            if count == 0:
+                return at
+            end = os.lseek(handle, 0, os.SEEK_CUR)
+            begin_writing_out(handle, end - count, count)
+            at += count
+    finally:
+        os.close(source)
+    return at
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+_AT_ONCE = 1 << 20  # larger ones leave the processor's cache
+
+
+class Readable(Protocol):
+    """Bytes that are read by position."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes there."""
+        ...
+
+
+Watch = Callable[[int], None]
+"""Told of every span that was compared; may raise to stop."""
+
+
+class Comparer:
+    """Compares spans of files, through memory that serves again. For one thread."""
+
+    def __init__(self) -> None:
+        self._left = np.empty(_AT_ONCE, np.uint8)
+        self._right = np.empty(_AT_ONCE, np.uint8)
+
+    def first_difference(
+        self,
+        left: Readable | int,
+        at: int,
+        right: Readable | int,
+        at_right: int,
+        length: int,
+        *,
+        watch: Watch | None = None,
+    ) -> int | None:
+        """Return where in ``left`` the piece lies in which they differ; None if they are the same.
+
+        Cost: reads both once. A file that ends too early differs.
+
+        Args:
+            left: One file; a number is the handle of one that is open for reading.
+            at: Where in it the span begins.
+            right: The other.
+            at_right: Where in that the span begins.
+            length: Bytes to compare.
+            watch: Told how many bytes were compared.
+        """
+        for done in range(0, length, _AT_ONCE):
+            step = min(_AT_ONCE, length - done)
+            one, other = self._left[:step], self._right[:step]
+            whole = _filled(left, at + done, one) and _filled(right, at_right + done, other)
+            if not whole or not _equal(one, other):
+                return at + done
+            if watch is not None:
+                watch(step)
+        return None
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    words = len(one) & ~7  # eight bytes at a time
+    same = np.array_equal(one[:words].view(np.uint64), other[:words].view(np.uint64))
+    return bool(same and np.array_equal(one[words:], other[words:]))
+
+
+def _filled(file: Readable | int, offset: int, memory: np.ndarray) -> bool:
+    """Read from a place until the memory is full; False where the file ends before."""
+    if isinstance(file, LocalSlice):
+        offset += file.begin
+        file = file.whole
+    if isinstance(file, LocalFile):
+        return file.read_into(offset, memory.data) == len(memory)
+    if isinstance(file, int):
+        return read_into(file, offset, memory.data) == len(memory)
+    data = file.read(offset, len(memory))
+    memory[: len(data)] = np.frombuffer(data, np.uint8)
+    return len(data) == len(memory)
+
+
+NOT_FETCHED = "file-not-fetched"
+"""The code of what ``check`` finds."""
+
+FETCH = "fetch it: demoreel pull OWNER/NAME FOLDER; or restore it from a copy"
+"""What to do about a file that is not there."""
+
+_BEGINS = b"version https://git-lfs.github.com/spec/v1\n"
+_LONGEST = 1024  # bytes of a pointer, by its specification
+
+Kind = TypeVar("Kind", bound=DemoreelError)
+
+
+def is_pointer(begin: bytes) -> bool:
+    """Whether a file that begins like this is a pointer."""
+    return begin.startswith(_BEGINS)
+
+
+def is_pointer_file(path: str | os.PathLike[str], size: int | None = None) -> bool:
+    """Whether a file of this machine is a pointer.
+
+    Cost: a stat, unless the size is given; a small read, if the file is as short as a pointer.
+
+    Args:
+        path: The file.
+        size: Its size, if that is known.
+    """
+    try:
+        length = os.stat(path).st_size if size is None else size
+        if not len(_BEGINS) <= length < _LONGEST:
+            return False
+        with open(path, "rb") as file:
+            return is_pointer(file.read(len(_BEGINS)))
+    except OSError as error:
+        refuse_shortage(error)
+        return False
+
+
+@contextmanager
+def naming_pointers(kind: type[DemoreelError], file: str) -> Iterator[None]:
+    """Say of a file that cannot be read that it is a pointer, if it is one."""
+    try:
+        yield
+    except Exception as error:
+        if is_pointer_file(file):
+            raise not_fetched(kind, file) from error
+        raise
+
+
+def not_fetched(kind: type[Kind], file: object) -> Kind:
+    """Return the error that a pointer lies in the place of a file."""
+    return kind(
+        "This file was not fetched: it is a Git LFS pointer, which stands for its content.",
+        hint="run git lfs pull in the dataset's folder",
+        code=NOT_FETCHED,
+        file=file,
+    )

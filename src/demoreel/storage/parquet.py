@@ -27,10 +27,9 @@ import pyarrow.parquet as pq
 from demoreel.errors import DemoreelError, TableError
 from demoreel.model.limits import exceeded, limit, refuse_above
 from demoreel.packages import load_late
-from demoreel.storage.local import refuse_special
+from demoreel.storage.local import naming_pointers, refuse_special
 from demoreel.storage.parquet_pages import PIECED, Headers, Pages, Texts
-from demoreel.storage.pointers import naming_pointers
-from demoreel.storage.seekable import Bytes
+from demoreel.storage.store import Bytes
 
 pc = load_late("pyarrow.compute")
 

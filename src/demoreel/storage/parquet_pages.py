@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from demoreel.storage.seekable import Bytes, Seekable
+from demoreel.storage.store import Bytes, Seekable
 from demoreel.storage.thrift import I32, TRUE, NotThriftError, Reading, Struct, put_unsigned
 
 _LENGTHS = (160, 1 << 16, 1 << 24)  # bytes that a page's header is looked for in

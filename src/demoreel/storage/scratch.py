@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from demoreel.errors import DemoreelError, DiskFullError
-from demoreel.storage.no_room import says_no_room
+from demoreel.storage.commit.files import says_no_room
 
 _DIGITS = 24
 _OURS = re.compile(f"[0-9a-f]{{{_DIGITS}}}")

@@ -7,6 +7,7 @@ take as long as one. ``demoreel.testing.StoreTests`` holds every store to this.
 
 from __future__ import annotations
 
+import io
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -16,7 +17,54 @@ from urllib.parse import urlsplit
 
 from demoreel.errors import ArgumentError, UnsafePathError
 from demoreel.storage.names import leads_elsewhere
-from demoreel.storage.seekable import Bytes
+
+
+class Bytes(Protocol):
+    """Something with a size that is read by position."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+        ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes there, fewer only at the end."""
+        ...
+
+
+class Seekable(io.RawIOBase):
+    """A file over bytes that are read by position.
+
+    Args:
+        file: The bytes.
+    """
+
+    def __init__(self, file: Bytes) -> None:
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go elsewhere; return where that is."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill memory with the next bytes; return how many there were."""
+        view = memoryview(buffer)
+        data = self._file.read(self._at, len(view))
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
 
 Range = tuple[int, int]
 """Offset and length."""

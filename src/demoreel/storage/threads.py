@@ -1,16 +1,47 @@
-"""Threads for transfers. A process that ends does not wait for them."""
+"""Threads for transfers, which a process that ends does not wait for, and what a fork does to them.
+
+A forked child has none of its parent's threads, and locks that one of them may have held: what
+registers with ``renew_in_children`` begins anew there.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from itertools import islice
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from demoreel.errors import StoreError
-from demoreel.storage.forks import renew_in_children
+
+
+class Renewable(Protocol):
+    """Something that can forget what only its own process can go on with."""
+
+    def renew(self) -> None:
+        """Forget locks that may be held, and work that is under way, in another process."""
+        ...
+
+
+_every: weakref.WeakSet[Renewable] = weakref.WeakSet()
+
+
+def renew_in_children(thing: Renewable) -> None:
+    """Let ``thing.renew()`` be called in every child that is forked from this process."""
+    _every.add(thing)
+
+
+def _renew_all() -> None:
+    for thing in list(_every):
+        thing.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
+
 
 T = TypeVar("T")
 

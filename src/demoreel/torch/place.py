@@ -225,8 +225,7 @@ def _fetched_to(root: Path, repo_id: str, revision: str | None, token: Token) ->
     """Yield the work of fetching a dataset to a folder, with what opens it fetched."""
     from demoreel.hub.pull import pulling
     from demoreel.hub.snapshot import files_to_fetch
-    from demoreel.storage.hub_calls import Hub, HubUnreachableError
-    from demoreel.storage.hub_revisions import resolve_revision
+    from demoreel.storage.hub_calls import Hub, HubUnreachableError, resolve_revision
 
     recorded_root(repo_id)  # refuses what is no repo_id
     hub = Hub(token)

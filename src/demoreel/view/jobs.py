@@ -1,4 +1,4 @@
-"""Work that takes longer than a request: rendering a draft. One thread each, with progress."""
+"""Work that takes longer than a request: rendering, checking, measuring. A thread each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from typing import Any
 from demoreel.errors import ArgumentError, DemoreelError, redacted
 
 Report = Callable[[float], None]
+
+
+class CancelledWork(BaseException):
+    """Ends work at its next report; no ``Exception``, which work may catch and go on."""
+
+
 _MOST_RUNNING = 2
 _KEPT = 50
 
@@ -21,12 +27,17 @@ class Job:
         number: What to ask for it by.
         what: What it does, for the page.
         work: Does it; returns what to tell, as JSON.
+        cancels: Whether it may be ended at any report: it writes nothing.
     """
 
-    def __init__(self, number: int, what: str, work: Callable[[Report], Any]) -> None:
+    def __init__(
+        self, number: int, what: str, work: Callable[[Report], Any], *, cancels: bool
+    ) -> None:
         self.number = number
-        self._what = what
+        self.what = what
+        self.cancels = cancels
         self._work = work
+        self._is_cancelled = False
         self._share = 0.0
         self._state = "running"
         self._result: Any = None
@@ -42,10 +53,22 @@ class Job:
         """Wait until it has ended."""
         self._thread.join()
 
+    def cancel(self) -> None:
+        """Have it end at its next report.
+
+        Raises:
+            ArgumentError: It cannot be ended.
+        """
+        if not self.cancels:
+            raise ArgumentError(f"The {self.what} cannot be cancelled.", hint="wait until it ends")
+        self._is_cancelled = True
+
     def _run(self) -> None:
         try:
             result = self._work(self._report)
             self._share, self._result, self._state = 1.0, result, "done"
+        except CancelledWork:
+            self._state = "cancelled"
         except BaseException as error:  # libraries in Rust raise what is no Exception
             hint = error.hint if isinstance(error, DemoreelError) else None
             what = error.what if isinstance(error, DemoreelError) else redacted(str(error))
@@ -53,13 +76,16 @@ class Job:
             self._state = "failed"
 
     def _report(self, share: float) -> None:
-        self._share = share
+        self._share = float(share)
+        if self._is_cancelled:
+            raise CancelledWork
 
     def to_json(self) -> dict[str, Any]:
         """Return how far it is."""
         return {
             "id": self.number,
-            "what": self._what,
+            "what": self.what,
+            "cancels": self.cancels,
             "state": self._state,
             "share": round(self._share, 4),
             "result": self._result,
@@ -74,16 +100,22 @@ class Jobs:
         self._known: dict[int, Job] = {}
         self._lock = threading.Lock()
 
-    def start(self, what: str, work: Callable[[Report], Any]) -> Job:
+    def start(self, what: str, work: Callable[[Report], Any], *, cancels: bool = False) -> Job:
         """Begin a piece of work.
 
+        Args:
+            what: What it does, for the page.
+            work: Does it.
+            cancels: Whether it may be ended at any report: it writes nothing.
+
         Raises:
-            ArgumentError: Enough others are running.
+            ArgumentError: Enough others of the kind are running.
         """
         with self._lock:
-            if sum(job.is_running for job in self._known.values()) >= _MOST_RUNNING:
+            same = (job for job in self._known.values() if job.what == what)
+            if sum(job.is_running for job in same) >= _MOST_RUNNING:
                 raise ArgumentError("Other work is running.", hint="wait until it has ended")
-            job = Job(next(self._numbers), what, work)
+            job = Job(next(self._numbers), what, work, cancels=cancels)
             self._known[job.number] = job
             for number in [n for n, each in self._known.items() if not each.is_running][:-_KEPT]:
                 del self._known[number]
@@ -102,4 +134,6 @@ class Jobs:
     def wait(self) -> None:
         """Wait until all work has ended: what is rendered is committed, or can be continued."""
         for job in list(self._known.values()):
+            if job.cancels:
+                job.cancel()
             job.wait()

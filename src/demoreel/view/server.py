@@ -9,7 +9,6 @@ another site makes are refused.
 from __future__ import annotations
 
 import hmac
-import json
 import os
 import secrets
 import socket
@@ -21,10 +20,8 @@ from urllib.parse import parse_qs, urlsplit
 from demoreel.errors import (
     ArgumentError,
     DatasetBusyError,
-    DatasetNotFoundError,
     DemoreelError,
     MissingExtraError,
-    OutOfRangeError,
     TargetExistsError,
     UnknownKeyError,
     json_text,
@@ -32,7 +29,7 @@ from demoreel.errors import (
 from demoreel.storage.store import is_uri
 from demoreel.view.datasets import Shown, ShownDataset, camera_facts, describe
 from demoreel.view.draft import Drafts, cut_of, default_target, idle_ends
-from demoreel.view.episodes import EpisodePages, columns_message
+from demoreel.view.episodes import columns_message
 from demoreel.view.frames import depth_values, frame_image
 from demoreel.view.jobs import Jobs, Report
 from demoreel.view.packets import packets_message
@@ -43,10 +40,19 @@ if TYPE_CHECKING:
 try:
     import uvicorn
     from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
     from starlette.requests import Request
     from starlette.responses import RedirectResponse, Response
     from starlette.routing import Route
+
+    from demoreel.view.analysis import Analysis
+    from demoreel.view.answers import (
+        answering,
+        json_answer,
+        number_of,
+        plain_values,
+        report_of,
+        taking,
+    )
 except ImportError as error:
     raise MissingExtraError(
         f"The viewer needs {error.name}.", hint="pip install 'demoreel[viewer]'"
@@ -71,8 +77,6 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_NOT_FOUND = (DatasetNotFoundError, OutOfRangeError, UnknownKeyError)
-_MOST_SENT = 32 << 20  # bytes of a draft: a change of each of some 100,000 episodes
 
 Scope = dict[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
@@ -180,31 +184,31 @@ class Viewer:
         self.jobs = Jobs()
         self._drafts = Drafts()
         self._read_only = read_only
-        self._tables: dict[str, tuple[int, EpisodePages]] = {}
+        self._analysis = Analysis(self.shown, self.jobs)
 
     def app(self, token: str, hosts: Sequence[str] | None) -> App:
         """Return the application, as uvicorn runs it."""
         one = "/api/d/{id}"
         routes = [
-            Route("/api/datasets", _answer(self._datasets)),
-            Route(one, _answer(self._dataset)),
-            Route(f"{one}/state", _answer(self._state)),
-            Route(f"{one}/episodes", _answer(self._episodes)),
-            Route(f"{one}/motion", _answer(self._motion)),
-            Route(one + "/e/{episode:int}", _answer(self._episode)),
-            Route(one + "/e/{episode:int}/columns", _answer(self._columns)),
-            Route(one + "/e/{episode:int}/texts", _answer(self._texts)),
-            Route(one + "/e/{episode:int}/packets", _answer(self._packets)),
-            Route(one + "/e/{episode:int}/frame", _answer(self._frame)),
-            Route(one + "/e/{episode:int}/depth", _answer(self._depth)),
-            Route(one + "/e/{episode:int}/idle", _answer(self._idle)),
-            Route(f"{one}/draft", _answer(self._draft)),
-            Route(f"{one}/draft", _taking(self._save_draft), methods=["PUT"]),
-            Route(f"{one}/cutlist", _answer(self._cutlist)),
-            Route(f"{one}/render", _taking(self._render), methods=["POST"]),
-            Route("/api/jobs/{number:int}", _answer(self._job)),
-            Route("/static/{name}", _answer(self._static)),
-            Route("/", _answer(self._index)),
+            Route("/api/datasets", answering(self._datasets)),
+            Route(one, answering(self._dataset)),
+            Route(f"{one}/state", answering(self._state)),
+            Route(one + "/e/{episode:int}", answering(self._episode)),
+            Route(one + "/e/{episode:int}/columns", answering(self._columns)),
+            Route(one + "/e/{episode:int}/texts", answering(self._texts)),
+            Route(one + "/e/{episode:int}/packets", answering(self._packets)),
+            Route(one + "/e/{episode:int}/frame", answering(self._frame)),
+            Route(one + "/e/{episode:int}/depth", answering(self._depth)),
+            Route(one + "/e/{episode:int}/idle", answering(self._idle)),
+            Route(f"{one}/draft", answering(self._draft)),
+            Route(f"{one}/draft", taking(self._save_draft), methods=["PUT"]),
+            Route(f"{one}/cutlist", answering(self._cutlist)),
+            Route(f"{one}/render", taking(self._render), methods=["POST"]),
+            Route("/api/jobs/{number:int}", answering(self._job)),
+            Route("/api/jobs/{number:int}/cancel", taking(self._cancel), methods=["POST"]),
+            *self._analysis.routes(),
+            Route("/static/{name}", answering(self._static)),
+            Route("/", answering(self._index)),
         ]
         return _Guard(Starlette(routes=routes), token, hosts)
 
@@ -212,44 +216,16 @@ class Viewer:
         return self.shown.get(request.path_params["id"])
 
     def _datasets(self, request: Request) -> Response:
-        return _json({"datasets": [shown.summary() for shown in self.shown.list()]})
+        return json_answer({"datasets": [shown.summary() for shown in self.shown.list()]})
 
     def _dataset(self, request: Request) -> Response:
         facts = describe(self._of(request))
-        return _json({**facts, "read_only": self._read_only})
+        return json_answer({**facts, "read_only": self._read_only})
 
     def _state(self, request: Request) -> Response:
         shown = self._of(request)
         dataset = shown.open()
-        return _json({"revision": shown.revision, "episodes": len(dataset.episodes)})
-
-    def _table(self, request: Request) -> EpisodePages:
-        shown = self._of(request)
-        dataset = shown.open()
-        revision, table = self._tables.get(shown.id, (-1, None))
-        if table is None or revision != shown.revision:
-            table = EpisodePages(dataset)
-            self._tables[shown.id] = (shown.revision, table)
-        return table
-
-    def _episodes(self, request: Request) -> Response:
-        asked = request.query_params
-        return _json(
-            self._table(request).page(
-                _number(asked.get("from"), 0),
-                _number(asked.get("n"), 100),
-                sort=asked.get("sort", "index"),
-                descending=asked.get("desc") == "1",
-                text=asked.get("q", ""),
-                where=asked.get("where", ""),
-            )
-        )
-
-    def _motion(self, request: Request) -> Response:
-        numbers = [
-            _number(text, 0) for text in request.query_params.get("episodes", "").split(",") if text
-        ]
-        return _json(self._table(request).motion(numbers))
+        return json_answer({"revision": shown.revision, "episodes": len(dataset.episodes)})
 
     def _episode(self, request: Request) -> Response:
         shown, episode = self._of(request), request.path_params["episode"]
@@ -261,8 +237,8 @@ class Viewer:
             try:
                 cameras[camera] = camera_facts(dataset, position, camera)
             except DemoreelError as error:
-                cameras[camera] = {"way": "error", "why": _report(error)}
-        return _json(
+                cameras[camera] = {"way": "error", "why": report_of(error)}
+        return json_answer(
             {
                 "index": meta.index,
                 "position": position,
@@ -297,14 +273,16 @@ class Viewer:
             if "task_index" in dataset.features
             else []
         )
-        return _json({"columns": {key: _plain(view.column(key)) for key in keys}, "task": tasks})
+        return json_answer(
+            {"columns": {key: plain_values(view.column(key)) for key in keys}, "task": tasks}
+        )
 
     def _packets(self, request: Request) -> Response:
         dataset, camera = self._of(request).open(), self._camera(request)
         position = dataset.reader.episodes.position_of(request.path_params["episode"])
         length = int(dataset.reader.episodes.length[position])
-        first = _number(request.query_params.get("from"), 0)
-        stop = min(length, _number(request.query_params.get("to"), length))
+        first = number_of(request.query_params.get("from"), 0)
+        stop = min(length, number_of(request.query_params.get("to"), length))
         return self._kept(
             dataset.following(
                 lambda: packets_message(dataset.reader.clip(position, camera), first, stop)
@@ -318,8 +296,8 @@ class Viewer:
             self._of(request).open(),
             request.path_params["episode"],
             self._camera(request),
-            _number(request.query_params.get("i"), 0),
-            None if width is None else _number(width, 1),
+            number_of(request.query_params.get("i"), 0),
+            None if width is None else number_of(width, 1),
         )
         return self._kept(data, "image/jpeg")
 
@@ -328,28 +306,28 @@ class Viewer:
             self._of(request).open(),
             request.path_params["episode"],
             self._camera(request),
-            _number(request.query_params.get("i"), 0),
+            number_of(request.query_params.get("i"), 0),
         )
         answer = self._kept(data, "application/octet-stream")
         answer.headers["X-Size"] = f"{height},{width}"
         return answer
 
     def _idle(self, request: Request) -> Response:
-        return _json(idle_ends(self._of(request), request.path_params["episode"]))
+        return json_answer(idle_ends(self._of(request), request.path_params["episode"]))
 
     def _draft(self, request: Request) -> Response:
         shown = self._of(request)
         draft = self._drafts.read(shown)
-        return _json({**draft, "target": default_target(shown), "read_only": self._read_only})
+        return json_answer({**draft, "target": default_target(shown), "read_only": self._read_only})
 
     def _save_draft(self, request: Request, sent: Any) -> Response:
         self._refuse_writing()
         draft = self._drafts.write(self._of(request), sent.get("revision"), sent.get("episodes"))
-        return _json(draft)
+        return json_answer(draft)
 
     def _cutlist(self, request: Request) -> Response:
         shown = self._of(request)
-        return _json(cut_of(shown, self._drafts.read(shown)).cutlist.to_json())
+        return json_answer(cut_of(shown, self._drafts.read(shown)).cutlist.to_json())
 
     def _render(self, request: Request, sent: Any) -> Response:
         """Begin to write a dataset of the draft, or a new version of a Lance dataset."""
@@ -380,14 +358,19 @@ class Viewer:
             def work(report: Report) -> Any:
                 return _rendered(made.render(folder, report=report))
 
-        return _json(self.jobs.start("render", work).to_json())
+        return json_answer(self.jobs.start("render", work).to_json())
 
     def _refuse_writing(self) -> None:
         if self._read_only:
             raise ArgumentError("This viewer is read-only.", hint="start it without --read-only")
 
     def _job(self, request: Request) -> Response:
-        return _json(self.jobs.get(request.path_params["number"]).to_json())
+        return json_answer(self.jobs.get(request.path_params["number"]).to_json())
+
+    def _cancel(self, request: Request, sent: Any) -> Response:
+        job = self.jobs.get(request.path_params["number"])
+        job.cancel()
+        return json_answer(job.to_json())
 
     def _camera(self, request: Request) -> str:
         camera = request.query_params.get("camera", "")
@@ -416,48 +399,6 @@ def _file(name: str) -> Response:
     return Response(path.read_bytes(), media_type=_TYPES[path.suffix], headers=headers)
 
 
-def _answer(handle: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """Return a handler that runs in a thread, and whose errors are answers."""
-
-    def answered(request: Request) -> Response:
-        try:
-            return handle(request)
-        except DemoreelError as error:
-            status = 404 if isinstance(error, _NOT_FOUND) else 400
-            if isinstance(error, DatasetBusyError | TargetExistsError):
-                status = 409
-            elif not isinstance(error, (*_NOT_FOUND, ArgumentError)):
-                status = 422  # the dataset's fault
-            return _json(_report(error), status)
-        except Exception as error:  # a hostile dataset ends a request, never the server
-            what = f"{type(error).__name__}: {error}"[:500]
-            return _json({"message": f"This could not be shown ({what}).", "where": {}}, 500)
-
-    return answered
-
-
-def _taking(
-    handle: Callable[[Request, Any], Response],
-) -> Callable[[Request], Awaitable[Response]]:
-    """Return a handler of a request with a JSON object in it, which is not read beyond a limit."""
-
-    async def taken(request: Request) -> Response:
-        data = bytearray()
-        async for part in request.stream():
-            data += part
-            if len(data) > _MOST_SENT:
-                return _json({"message": "That is too much at once.", "where": {}}, 413)
-        try:
-            sent = json.loads(data)
-        except (ValueError, RecursionError):
-            sent = None
-        if not isinstance(sent, dict):
-            return _json({"message": "A JSON object is expected.", "where": {}}, 400)
-        return await run_in_threadpool(_answer(lambda request: handle(request, sent)), request)
-
-    return taken
-
-
 def _rendered(rendered: Rendered) -> dict[str, Any]:
     return {
         "path": str(rendered.path),
@@ -466,35 +407,6 @@ def _rendered(rendered: Rendered) -> dict[str, Any]:
         "version": rendered.version,
         "dropped": list(rendered.dropped),
     }
-
-
-def _report(error: DemoreelError) -> dict[str, Any]:
-    where = {name: str(value) for name, value in error.where.items()}
-    return {"message": error.what, "where": where, "hint": error.hint}
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    headers = {"Cache-Control": "no-store"}
-    return Response(json_text(value), status, media_type="application/json", headers=headers)
-
-
-def _plain(values: Any) -> list[Any]:
-    """Return text and language as JSON has them."""
-    return [
-        value if isinstance(value, str | int | float | None) else str(value) for value in values
-    ]
-
-
-def _number(text: str | None, default: int) -> int:
-    if text is None:
-        return default
-    try:
-        number = int(text)
-    except ValueError:
-        raise ArgumentError(f"{text[:40]!r} is not a number.") from None
-    if not 0 <= number < 1 << 40:
-        raise ArgumentError(f"{text[:40]!r} is not a number that is possible here.")
-    return number
 
 
 class RunningViewer:

@@ -8,10 +8,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from demoreel.storage.remote import event_loop as module
-from demoreel.storage.remote import wire
-from demoreel.storage.remote.event_loop import EventLoop
-from demoreel.storage.remote.wire import Reply
+from demoreel.storage.remote import http
+from demoreel.storage.remote.http import EventLoop, Reply
 from demoreel.storage.threads import CONNECTIONS
 
 from .lines import LineServer
@@ -46,9 +44,9 @@ class Server(LineServer):
 
     def open(self, count):
         """Let so many connections be open, and not in use."""
-        lines = [wire.Connection(wire.question(self.url, {})[0], 5) for _ in range(count)]
+        lines = [http.Connection(http.question(self.url, {})[0], 5) for _ in range(count)]
         for line in lines:
-            wire.idle.put(line)
+            http.idle.put(line)
 
 
 @pytest.fixture
@@ -61,12 +59,12 @@ def server():
 
 @pytest.fixture
 def requests(monkeypatch):
-    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(http, "_LOOK_S", 0.05)
     return EventLoop()
 
 
 def ask(requests, server, heard, *, read_s=20.0, most_bytes=10):
-    address, request = wire.question(server.url, {"Range": "bytes=0-9"})
+    address, request = http.question(server.url, {"Range": "bytes=0-9"})
     return requests.ask(address, request, most_bytes=most_bytes, read_s=read_s, done=heard.put)
 
 
@@ -188,7 +186,7 @@ def test_a_server_that_is_busy_is_left_in_peace(server, requests):
     server.open(CONNECTIONS)
     count = CONNECTIONS + 3
     heard = ask_all(requests, server, count)
-    address = wire.question(server.url, {})[0]
+    address = http.question(server.url, {})[0]
     requests.let_rest(address, 3600)
     requests.let_rest(address, 0.001)  # a shorter one does not end the other
     server.may.set()
@@ -210,7 +208,7 @@ def test_whoever_cannot_take_an_answer_does_not_stop_others(server, requests):
     slow.open(1)
     heard = ask_all(requests, slow, 1)
     server.open(1)
-    address, request = wire.question(server.url, {"Range": "bytes=0-9"})
+    address, request = http.question(server.url, {"Range": "bytes=0-9"})
     told = threading.Event()
 
     def fail(outcome):

@@ -10,8 +10,13 @@ import pytest
 
 from demoreel.errors import DatasetNotFoundError, StoreError, UnsafePathError
 from demoreel.storage.remote import fetch
-from demoreel.storage.remote.fetch import fetch_folder, local_copies, local_copy, name_of
-from demoreel.storage.remote.working import working_home
+from demoreel.storage.remote.fetch import (
+    fetch_folder,
+    local_copies,
+    local_copy,
+    name_of,
+    working_home,
+)
 from demoreel.storage.store import FileInfo
 from support.hub_server import HubServer
 from support.proxy.faults import Cut, ShortBody, Status

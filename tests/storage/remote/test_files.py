@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from demoreel.errors import ObjectChangedError, StoreError
-from demoreel.storage.lru import ByteCache
-from demoreel.storage.remote import cache as caches
+from demoreel.storage import cache as caches
+from demoreel.storage.cache import ByteCache, RangeCache
 from demoreel.storage.remote import files
-from demoreel.storage.remote.cache import RangeCache
 from demoreel.storage.remote.files import RemoteFile, RemoteSlice, _merged
 from demoreel.storage.store import FileInfo
 

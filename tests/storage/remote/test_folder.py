@@ -19,7 +19,7 @@ from demoreel.errors import (
     StoreError,
     UnsafePathError,
 )
-from demoreel.storage.remote import metadata_copy
+from demoreel.storage.remote import folder as module
 from demoreel.storage.remote.folder import open_folder
 from demoreel.storage.store import FileInfo
 
@@ -224,7 +224,7 @@ def test_the_temporary_folder_goes_with_the_process(folder_store, tmp_path):
     (tmp_path / "tmp").mkdir()
     program = (
         "import sys, pathlib; sys.path.insert(0, sys.argv[1])\n"
-        "from demoreel.storage.remote.metadata_copy import _passing_home\n"
+        "from demoreel.storage.remote.folder import _passing_home\n"
         "import os\n"
         "home = _passing_home(); (home / 'x').write_text('')\n"
         "child = os.fork()\n"
@@ -325,8 +325,8 @@ def test_when_it_fails_nothing_is_written_any_more(folder_store, monkeypatch):
         under_way.append(transfer(work))
         return under_way[-1]
 
-    transfer = metadata_copy.transfer
-    monkeypatch.setattr(metadata_copy, "transfer", begin)
+    transfer = module.transfer
+    monkeypatch.setattr(module, "transfer", begin)
     folder_store.read_directly = slow_or_broken
     with pytest.raises(StoreError):
         folder.fetch("meta/episodes/chunk-000/file-00")  # ten of them, which all begin

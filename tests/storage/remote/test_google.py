@@ -18,10 +18,10 @@ from xml.sax.saxutils import escape
 import pytest
 
 import demoreel
-from demoreel.storage.lru import ByteCache
-from demoreel.storage.remote import cache
+from demoreel.storage import cache
+from demoreel.storage.cache import ByteCache
 from demoreel.storage.remote.files import store_of
-from demoreel.storage.remote.store_calls import _has_google_key
+from demoreel.storage.remote.object_store import _has_google_key
 
 from ...conftest import assert_same_batch
 

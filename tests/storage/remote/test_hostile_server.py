@@ -82,7 +82,7 @@ def test_a_listing_without_end(server, tmp_path, monkeypatch):
 
 
 def test_folders_without_end(server, monkeypatch):
-    monkeypatch.setattr("demoreel.storage.remote.store_calls._FOLDERS_S", 0.5)
+    monkeypatch.setattr("demoreel.storage.remote.object_store._FOLDERS_S", 0.5)
 
     def lie(handler, asked):
         if "delimiter" in asked.query:

@@ -19,8 +19,9 @@ from demoreel.errors import (
     ObjectChangedError,
     StoreError,
 )
-from demoreel.storage.lru import ByteCache
-from demoreel.storage.remote import cache, transfer
+from demoreel.storage import cache
+from demoreel.storage.cache import ByteCache
+from demoreel.storage.remote import transfer
 from demoreel.storage.remote.hub_store import HubPlace, hub_place, hub_store
 from demoreel.storage.remote.transfer import Link
 from support.hub_server import HubServer

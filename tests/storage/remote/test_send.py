@@ -18,8 +18,8 @@ from demoreel.errors import (
     StoreError,
     TargetExistsError,
 )
+from demoreel.storage.remote.fetch import working_home
 from demoreel.storage.remote.send import INFO, refuse_remote_target, remote_target
-from demoreel.storage.remote.working import working_home
 from support.proxy.faults import Cut, Status
 
 

@@ -15,8 +15,7 @@ import demoreel
 from demoreel.errors import AccessError, ArgumentError, ObjectChangedError, StoreError
 from demoreel.storage.place import remote_place
 from demoreel.storage.remote.files import RemoteFile, store_of
-from demoreel.storage.remote.object_store import ObjectStore
-from demoreel.storage.remote.store_calls import _with_profile
+from demoreel.storage.remote.object_store import ObjectStore, _with_profile
 from demoreel.storage.store import is_uri
 from support.fault_proxy import Status
 from support.s3_server import KEY, REGION, SECRET

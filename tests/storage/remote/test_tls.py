@@ -12,8 +12,8 @@ from queue import SimpleQueue
 import pytest
 
 from demoreel.errors import StoreError
-from demoreel.storage.remote import transfer, wire
-from demoreel.storage.remote.event_loop import EventLoop
+from demoreel.storage.remote import http, transfer
+from demoreel.storage.remote.http import EventLoop
 from demoreel.storage.remote.transfer import Link, read_range
 from demoreel.testing import make_dataset
 from support.s3_server import S3Server
@@ -44,9 +44,9 @@ def certificate(tmp_path_factory):
 def trusted(certificate, monkeypatch):
     """This process trusts the test's server, and nobody else."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "ca.pem"))
-    wire._trust.cache_clear()
+    http._trust.cache_clear()
     yield
-    wire._trust.cache_clear()
+    http._trust.cache_clear()
 
 
 class Server(LineServer):
@@ -105,14 +105,14 @@ def test_a_connection_serves_many_requests(server, trusted):
 
 
 def test_many_at_once(server, trusted):
-    lines = [wire.Connection(wire.question(server.url, {})[0], 5) for _ in range(4)]
+    lines = [http.Connection(http.question(server.url, {})[0], 5) for _ in range(4)]
     for line in lines:
-        wire.idle.put(line)
+        http.idle.put(line)
     requests, heard = EventLoop(), SimpleQueue()
     wanted = [(number * 9_000, number * 500 + 1) for number in range(30)]
     for begin, length in wanted:
         headers = {"Range": f"bytes={begin}-{begin + length - 1}"}
-        address, request = wire.question(server.url, headers)
+        address, request = http.question(server.url, headers)
 
         def done(outcome, part=(begin, length)):
             heard.put((part, outcome))
@@ -148,7 +148,7 @@ def test_a_server_that_closes_without_a_word(certificate, trusted):
 
 def test_a_server_without_a_trusted_certificate_is_refused_at_once(server, monkeypatch):
     monkeypatch.setattr(transfer.time, "sleep", lambda seconds: pytest.fail("it was tried again"))
-    wire._trust.cache_clear()
+    http._trust.cache_clear()
     with pytest.raises(StoreError, match="certificate") as caught:
         read_range(Object(server.url), 0, 10)
     assert "SSL_CERT_FILE" in str(caught.value.hint)

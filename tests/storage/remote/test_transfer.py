@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from demoreel.errors import AccessError, ObjectChangedError, StoreError
-from demoreel.storage.remote import transfer, wire
+from demoreel.storage.remote import http, transfer
 from demoreel.storage.remote.transfer import Answer, Link, read_range
 
 DATA = bytes(range(256)) * 40
@@ -87,7 +87,7 @@ class Server:
 def server(request, monkeypatch):
     """A server; without a plain client, the other one is used."""
     if request.param == "urllib3":
-        monkeypatch.setattr(wire, "_PLAIN", ())
+        monkeypatch.setattr(http, "_PLAIN", ())
     monkeypatch.setattr(transfer, "_FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(transfer, "_LONGEST_PAUSE_S", 0.002)
     with Server() as server:
@@ -252,7 +252,7 @@ def test_signatures_are_said_nowhere(server, caplog):
     with pytest.raises(StoreError) as caught:
         read_range(Object(server.url), 0, 100)
     said = "".join(traceback.format_exception(caught.value)) + caplog.text
-    if not wire._PLAIN:
+    if not http._PLAIN:
         assert "/object" in caplog.text  # urllib3 does write at this level
     assert "SECRET" not in said
     assert b"SECRET" not in pickle.dumps(caught.value)

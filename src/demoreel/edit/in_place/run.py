@@ -18,20 +18,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from demoreel.edit.beside import follow_cut
 from demoreel.edit.clips import CutList
 from demoreel.edit.in_place.plan import lance_layout
+from demoreel.edit.labels import labelled_keys
 from demoreel.edit.metadata import write_metadata
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Rendered
+from demoreel.edit.scores import score_files
 from demoreel.edit.sources import open_source
-from demoreel.edit.table_work import TableJob, numbered_clips
+from demoreel.edit.tables import TableJob, numbered_clips
 from demoreel.edit.verify import Verify, verify_rows, verify_videos
-from demoreel.edit.written import WrittenLanceRows
 from demoreel.errors import ArgumentError, TableError
 from demoreel.layouts.appending import no_room_is_an_error, only_writer
 from demoreel.layouts.base import Column
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.find_rows import find_rows
 from demoreel.layouts.lance.append import renew_copy
 from demoreel.layouts.lance.history import keep_metadata, note_version
 from demoreel.layouts.lance.reader import LanceReader
@@ -44,8 +45,10 @@ from demoreel.layouts.lance.versions import (
     keep_rows,
     scan_ids,
 )
+from demoreel.layouts.rows import find_rows
 from demoreel.model import DEFAULT_FEATURES
 from demoreel.stats.columns import Facts
+from demoreel.stats.rows import LanceTableRows
 from demoreel.storage.arrow import as_numpy
 from demoreel.storage.commit.journal import (
     Transaction,
@@ -110,10 +113,11 @@ class _InPlaceEdit:
         frames = GrowingTable(self._root / tables.frames)
         facts = Facts(plan.info.features, plan.tasks)
         stand_in = rewrite_rows(plan, tables, frames, aside, facts)
-        found = aside / "facts.parquet"
+        found = self._changes.folder / "facts.parquet"
         pq.write_table(facts.table(), found)
-        rows = WrittenLanceRows(stand_in.folder)
+        rows = LanceTableRows(stand_in.folder)
         self.dropped = write_metadata(plan, aside, [found], rows)
+        follow_cut(plan, aside, self.dropped)
         if verification != "none":
             full = verification == "full"
             result = open_reader(aside)
@@ -126,6 +130,9 @@ class _InPlaceEdit:
         version = stand_in.version  # those before it were steps on the way
         stand_in.move_into(self._changes, self._root, since=version)
         note_version(self._changes, version, _changelog(plan))
+        for name in score_files(aside):
+            self._changes.take(aside / name, name)
+            self.dropped.append(f"{name}: as it was, which checkout does not bring back")
         replace_metadata(self._root, aside / "meta", self._changes)
         return version, sum(path.stat().st_size for path in self._changes.folder.glob("[0-9]*"))
 
@@ -161,11 +168,13 @@ def _changelog(plan: Plan) -> str:
     )
     order = plan.positions.tolist()
     retasked = source.tasks or any(clip.task is not None for clip in plan.clips)
+    labelled = sum(clip.labels is not None for clip in plan.clips)
     changes = [
         f"deleted {_episodes(gone)}" if gone else "",
         f"trimmed {_episodes(cut)}" if cut else "",
         "changed the order" if order != sorted(order) else "",
         "changed tasks" if retasked else "",
+        f"labelled {_episodes(labelled)}" if labelled else "",
         _listed("removed", source.remove),
         _listed("renamed", tuple(f"{old} to {new}" for old, new in source.rename.items())),
         _listed("added", tuple(source.add)),
@@ -219,7 +228,7 @@ def _job(plan: Plan) -> TableJob:
         tables=[],
         sources=plan.cutlist.sources,
         views=plan.views,
-        missing={},
+        missing={key: f for key, f in plan.missing.items() if key in features},
         features=features,
         clips=plan.clips,
         positions=plan.positions.tolist(),
@@ -249,7 +258,7 @@ class _Columns:
         fields = []
         for field in tables.rows(plan.info):
             key = field.metadata[FEATURE_NOTE].decode()
-            old = key if key in DEFAULT_FEATURES else view.origin[key]
+            old = key if key in DEFAULT_FEATURES else view.origin.get(key)
             if old is not None and names[old] in before.names:
                 self.origin[field.name] = names[old]
                 kept = before.field(names[old])
@@ -306,9 +315,10 @@ def _keep_images(
             hint="write a new dataset",
             dataset=plan.readers[0].root,
         )
-    said = {key for key, feature in plan.info.features.items() if feature.is_language}
-    moved = any(clip.start for clip in plan.clips)  # and with a clip's beginning, what is said
-    replaced, added = columns.replaced(said if moved else set()), columns.added
+    others = set().union(*(labelled_keys(clip.labels) for clip in plan.clips))
+    if not plan.has_whole_episodes:  # what is said moves with a clip's beginning
+        others |= {key for key, feature in plan.info.features.items() if feature.is_language}
+    replaced, added = columns.replaced(others), columns.added
     changed, new = [], []
     for clip in clips:
         changed.append(rows_batch(replaced, clip))

@@ -27,7 +27,7 @@ from demoreel.layouts.lance.tables import versions_of
 from demoreel.layouts.lance.versions import GrowingTable
 from demoreel.layouts.v3.reader import EpisodeTable
 from demoreel.storage.commit.journal import carry_out, transaction
-from demoreel.storage.links import refuse_links_out
+from demoreel.storage.folder import refuse_links_out
 
 PathLike = str | os.PathLike[str]
 

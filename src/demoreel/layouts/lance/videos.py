@@ -34,10 +34,9 @@ from demoreel.media import mp4
 from demoreel.media.packet_bytes import PACKETS_COLUMN, decode_packets
 from demoreel.media.video import PacketIndex, Video, index_video
 from demoreel.storage.arrow import as_numpy
+from demoreel.storage.cache import ByteCache, RangeCache
 from demoreel.storage.local import LocalFile, LocalSlice, open_file
-from demoreel.storage.lru import ByteCache
 from demoreel.storage.place import RemotePlace
-from demoreel.storage.remote.cache import RangeCache
 from demoreel.storage.remote.files import RemoteFile, RemoteSlice, store_of
 from demoreel.storage.store import Range, StoredFile
 from demoreel.storage.threads import transfer

@@ -41,12 +41,10 @@ from demoreel.layouts.lance.schemas import (
 )
 from demoreel.media.images import ImageCodec
 from demoreel.model import Info
-from demoreel.storage.commit.files import sync_path, sync_tree
+from demoreel.storage.commit.files import FAILING, sync_path, sync_tree
 from demoreel.storage.helper_process import daemon_calls
-from demoreel.storage.local import LocalFile
-from demoreel.storage.no_room import FAILING
-from demoreel.storage.seekable import Bytes
-from demoreel.storage.write_out import copy_bytes
+from demoreel.storage.local import LocalFile, copy_bytes
+from demoreel.storage.store import Bytes
 
 FILE_VERSION = "2.2"
 """Lance's file format: the first one with blobs that lie beside their table."""

@@ -24,19 +24,20 @@ import pyarrow as pa
 
 from demoreel.errors import ArgumentError, MetadataError
 from demoreel.layouts.appending import disk_error, no_room_is_an_error
+from demoreel.layouts.beside import (
+    NOTE,
+    Histogram,
+    check_histograms,
+    histograms_name,
+    write_histograms,
+    write_note,
+)
 from demoreel.layouts.capture_times import (
     CAPTURE_TIMES,
     CaptureTimes,
     check_clocks,
     checks_of,
     write_capture_times,
-)
-from demoreel.layouts.exactness import NOTE, write_note
-from demoreel.layouts.histograms import (
-    Histogram,
-    check_histograms,
-    histograms_name,
-    write_histograms,
 )
 from demoreel.layouts.v3.compact import Merger, read_stale, refuse_merging
 from demoreel.layouts.v3.copying import CopyingProcess, copy_here
@@ -69,7 +70,7 @@ from demoreel.storage.commit.journal import (
     transaction,
 )
 from demoreel.storage.commit.writer_lock import WriterLock
-from demoreel.storage.links import refuse_links_out
+from demoreel.storage.folder import refuse_links_out
 from demoreel.storage.parquet import read_schema
 
 Videos = Callable[[], Mapping[str, ProbedVideo]]

@@ -49,11 +49,11 @@ from demoreel.layouts.v3.copying import (
 from demoreel.layouts.v3.files import FilePlace, FileRun, Files
 from demoreel.layouts.v3.resume import Book
 from demoreel.media.remux import probe
+from demoreel.storage.commit.files import says_no_room
 from demoreel.storage.commit.journal import Transaction, transaction
 from demoreel.storage.commit.writer_lock import HIDDEN
 from demoreel.storage.json_files import read_json
 from demoreel.storage.local import refuse_special
-from demoreel.storage.no_room import says_no_room
 
 _FAN = 8
 _MOST_FILES = 64  # in one step; at the finish, as many as fit

@@ -22,13 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.errors import DemoreelError, MetadataError
-from demoreel.layouts.beside import Beside, BesideWriter
+from demoreel.layouts.beside import HISTOGRAMS, Beside, BesideWriter
 from demoreel.layouts.capture_times import CAPTURE_TIMES
-from demoreel.layouts.histograms import HISTOGRAMS
 from demoreel.layouts.writing import TableWriter
 from demoreel.media.remux import join
+from demoreel.storage.commit.files import says_no_room
 from demoreel.storage.helper_process import HelperProcess, answer_calls
-from demoreel.storage.no_room import says_no_room
 from demoreel.storage.parquet import open_parquet
 
 _PROGRAM = "from demoreel.layouts.v3.copying import serve; serve()"

@@ -27,7 +27,7 @@ from demoreel.record.encoding.persist import remove_manifest, write_manifest
 from demoreel.record.encoding.plan import Backlog, CameraPlan, FinishedVideo
 from demoreel.record.encoding.spill import DiskThread
 from demoreel.stats.running import LevelCounts
-from demoreel.storage.no_room import says_no_room
+from demoreel.storage.commit.files import says_no_room
 
 _FEWEST_PLACES = 8
 _MOST_THREADS = 4

@@ -22,7 +22,7 @@ from demoreel.record.encoding.episode import EpisodeEncoder
 from demoreel.record.encoding.ipc import Inbox, Message, SharedFrames, send_all
 from demoreel.record.encoding.plan import CameraPlan
 from demoreel.record.encoding.spill import read_spilled
-from demoreel.storage.no_room import disk_errno
+from demoreel.storage.commit.files import disk_errno
 
 _NICENESS = 5
 _LOOK_S, _IDLE_LOOK_S, _BUSY_S = 0.004, 0.02, 2.0

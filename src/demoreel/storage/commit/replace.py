@@ -36,8 +36,8 @@ from demoreel.errors import (
 from demoreel.storage.commit.files import refuse_existing, sync_path
 from demoreel.storage.commit.hidden_folder import is_locked, lock_folder, remove_hidden
 from demoreel.storage.commit.writer_lock import WriterLock
+from demoreel.storage.folder import refuse_links_out
 from demoreel.storage.json_files import read_json
-from demoreel.storage.links import refuse_links_out
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

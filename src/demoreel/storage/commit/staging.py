@@ -31,6 +31,7 @@ from demoreel.errors import DatasetBusyError, DiskFullError
 from demoreel.storage.commit.files import (
     put_in_place,
     refuse_existing,
+    says_no_room,
     sync_all,
     sync_path,
     sync_tree,
@@ -47,7 +48,6 @@ from demoreel.storage.commit.hidden_folder import (
 )
 from demoreel.storage.commit.replace import replacing
 from demoreel.storage.commit.writer_lock import WriterLock
-from demoreel.storage.no_room import says_no_room
 
 ORDER = "order.json"
 """What is being written, for the process that finishes it."""

@@ -4,16 +4,29 @@ Many at a time, large ones in parts. A journal beside the folder holds a check s
 that has arrived: a later fetch into the same folder reads the parts, and asks only for those
 that are not what they were. A file counts as here when its size is right, and its check sum too
 where the store tells one.
+
+Work on remote datasets has folders of its own: copies, and what is to be sent::
+
+    ~/.cache/demoreel/far/work/     DEMOREEL_STAGING, if that is set
+        copy-1a2b3c4d5e6f7a8b/      the letters name what it is about
+            lock                    held while a process works here
+            NAME/                   the dataset
+
+A folder is gone when the work is done, and after an error that would come again. It stays after a
+kill, Ctrl-C, a full disk and whatever the network does, and the same work goes on from there; what
+was not used for a week is removed by the next work.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
 import threading
+import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from demoreel.errors import (
+    DatasetBusyError,
     DatasetNotFoundError,
     DiskFullError,
     StoreError,
@@ -30,6 +44,8 @@ from demoreel.errors import (
 )
 from demoreel.model.limits import refuse_above
 from demoreel.storage.amounts import ShareDone
+from demoreel.storage.commit.files import says_no_room
+from demoreel.storage.commit.hidden_folder import lock_folder, remove_hidden
 from demoreel.storage.external import allow_as
 from demoreel.storage.names import (
     both_file_and_folder,
@@ -39,8 +55,7 @@ from demoreel.storage.names import (
     refuse_waiting_copy,
 )
 from demoreel.storage.remote.files import RemoteStore, store_of
-from demoreel.storage.remote.folder import RemoteFolder
-from demoreel.storage.remote.working import working_folder
+from demoreel.storage.remote.folder import RemoteFolder, cache_home
 from demoreel.storage.store import FileInfo, is_uri
 from demoreel.storage.threads import CONNECTIONS, parallel_map
 
@@ -194,7 +209,7 @@ def local_copy(
     """Yield a folder with a copy of a remote dataset; it is gone when the block ends.
 
     It stays where the block ends by Ctrl-C, a fault of the store or a full disk; the next call goes
-    on from there. See ``working.py`` for where it is, and ``fetch_folder`` for the arguments.
+    on from there. See ``fetch_folder`` for the arguments.
     """
     store = _store(source, storage_options)
     with working_folder("copy", store.uri, alone=False) as folder:
@@ -419,3 +434,85 @@ def digest_of(path: Path, kind: str) -> str:
         while data := file.read(_READ_BYTES):
             digest.update(data)
     return digest.hexdigest()
+
+
+_OURS = re.compile(r"(copy|send)-[0-9a-f]{16}(-\d+)?")
+_LIVES_S = 7 * 86400
+_MOST_AT_ONCE = 64  # pieces of work of the same name
+
+
+def working_home() -> Path:
+    """Return where such folders are: ``DEMOREEL_STAGING``, else in the user's cache."""
+    given = os.environ.get("DEMOREEL_STAGING")
+    return Path(given).expanduser().absolute() if given else cache_home(None) / "work"
+
+
+@contextmanager
+def working_folder(kind: str, *what: object, alone: bool) -> Iterator[Path]:
+    """Yield a folder for a piece of work, with what an earlier attempt at the same left in it.
+
+    Args:
+        kind: Names the folder, with ``what``: ``copy`` or ``send``.
+        what: What the work is about; the first is the URI of the dataset.
+        alone: Whether no other process may do the same at the same time; else later ones get
+            folders of their own.
+    """
+    home = working_home()
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _remove_old(home)
+    letters = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+    most = 1 if alone else _MOST_AT_ONCE
+    folder, lock = _locked(home / f"{kind}-{letters}", most, about=str(what[0]))
+    keep = False
+    try:
+        os.utime(folder)
+        yield folder
+    except (KeyboardInterrupt, SystemExit, StoreError, DiskFullError):
+        keep = True
+        raise
+    except OSError as error:
+        keep = says_no_room(error)
+        if keep:
+            raise DiskFullError(
+                "There is no room left on the disk for the work on a remote dataset.",
+                hint="free some, and the same goes on from here; or set DEMOREEL_STAGING",
+                folder=folder,
+            ) from error
+        raise
+    finally:
+        if not keep:
+            remove_hidden(folder)
+        os.close(lock)
+
+
+def working_folders() -> list[Path]:
+    """Return the folders of such work, in use or not."""
+    with contextlib.suppress(OSError):
+        return sorted(p for p in working_home().iterdir() if _OURS.fullmatch(p.name))
+    return []
+
+
+def _locked(first: Path, most: int, *, about: str) -> tuple[Path, int]:
+    for number in range(most):
+        folder = first if number == 0 else first.with_name(f"{first.name}-{number}")
+        try:
+            return folder, lock_folder(folder, first, about=about)
+        except DatasetBusyError:
+            if number + 1 == most:
+                raise
+    raise AssertionError("the last try raises or returns")
+
+
+def _remove_old(home: Path) -> None:
+    """Remove what was not used for a week; other programs may have files of theirs here."""
+    with contextlib.suppress(OSError):
+        for folder in home.iterdir():
+            old = time.time() - folder.stat().st_mtime > _LIVES_S
+            if not (old and _OURS.fullmatch(folder.name) and (folder / "lock").is_file()):
+                continue
+            try:
+                lock = lock_folder(folder, folder)
+            except (DatasetBusyError, OSError):
+                continue
+            remove_hidden(folder)
+            os.close(lock)

@@ -12,10 +12,8 @@ from functools import partial
 from typing import Any
 
 from demoreel.errors import StoreError
-from demoreel.storage.forks import renew_in_children
-from demoreel.storage.lru import ByteCache
+from demoreel.storage.cache import ByteCache, RangeCache
 from demoreel.storage.place import RemotePlace
-from demoreel.storage.remote.cache import RangeCache
 from demoreel.storage.remote.transfer import (
     Answer,
     Link,
@@ -26,7 +24,7 @@ from demoreel.storage.remote.transfer import (
     same_state,
 )
 from demoreel.storage.store import FileInfo, Range, Store, open_store
-from demoreel.storage.threads import transfer
+from demoreel.storage.threads import renew_in_children, transfer
 
 _NEAR = 1 << 14
 # Ranges with a smaller gap between them are one request,

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from demoreel.errors import ArgumentError, DatasetNotFoundError, StoreError, TargetExistsError
+from demoreel.storage.cache import RangeCache
 from demoreel.storage.hub_calls import (
     Hub,
     HubUnreachableError,
     hub_endpoint,
     is_offline,
+    resolve_revision,
     stated_size,
 )
-from demoreel.storage.hub_revisions import resolve_revision
 from demoreel.storage.names import EndlessListing, Listing
 from demoreel.storage.place import RemotePlace
-from demoreel.storage.remote.cache import RangeCache
 from demoreel.storage.remote.files import RemoteFile, RemoteStore
 from demoreel.storage.remote.transfer import Link
 from demoreel.storage.store import FileInfo

@@ -21,12 +21,10 @@ from typing import Any
 
 from demoreel.errors import ArgumentError, StoreError, TargetExistsError, call_place
 from demoreel.storage.amounts import ShareDone
-from demoreel.storage.links import refuse_links_out
-from demoreel.storage.remote.fetch import digest_of, name_of
+from demoreel.storage.folder import refuse_links_out
+from demoreel.storage.remote.fetch import digest_of, name_of, working_folder
 from demoreel.storage.remote.files import store_of
-from demoreel.storage.remote.object_store import ObjectStore
-from demoreel.storage.remote.store_calls import PART_BYTES
-from demoreel.storage.remote.working import working_folder
+from demoreel.storage.remote.object_store import PART_BYTES, ObjectStore
 from demoreel.storage.store import FileInfo, is_uri
 from demoreel.storage.threads import parallel_map
 

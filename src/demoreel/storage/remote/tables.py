@@ -15,8 +15,7 @@ from demoreel.errors import TableError
 from demoreel.model.limits import refuse_above
 from demoreel.storage.parquet import Parquet, first_page
 from demoreel.storage.remote.files import RemoteFile
-from demoreel.storage.seekable import Seekable
-from demoreel.storage.store import Range, ReadsNow, StoredFile
+from demoreel.storage.store import Range, ReadsNow, Seekable, StoredFile
 
 _TAIL = 1 << 16  # enough for most footers
 _NEAR = 1 << 18  # unwanted columns of a row group lie between the wanted ones

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from demoreel.errors import AccessError, ObjectChangedError, StoreError, shortage
-from demoreel.storage.forks import renew_in_children
-from demoreel.storage.remote import wire
-from demoreel.storage.remote.event_loop import Outcome, event_loop
+from demoreel.storage.remote import http
+from demoreel.storage.remote.http import Outcome, event_loop
 from demoreel.storage.secrets import hide_signatures
-from demoreel.storage.threads import CONNECTIONS
+from demoreel.storage.threads import CONNECTIONS, renew_in_children
 
 if TYPE_CHECKING:
     from urllib3 import PoolManager
@@ -148,8 +147,8 @@ def begin_range(
     if link is None or _proxy_for(link.url) is not None:
         return False
     try:
-        address, request = wire.question(link.url, _headers(source, link, begin, length))
-    except (wire.NotPlainError, ValueError):
+        address, request = http.question(link.url, _headers(source, link, begin, length))
+    except (http.NotPlainError, ValueError):
         return False
 
     def hear(outcome: Outcome) -> None:
@@ -164,7 +163,7 @@ def begin_range(
 
 
 def _received(source: RangeSource, outcome: Outcome, begin: int, length: int) -> Answer:
-    if not isinstance(outcome, wire.Reply):
+    if not isinstance(outcome, http.Reply):
         raise _Again(f"the connection failed ({type(outcome).__name__})")
     return _judged(source, outcome, begin, length)
 
@@ -257,12 +256,12 @@ def _request(source: RangeSource, link: Link, begin: int, length: int) -> Answer
     try:
         if _proxy_for(link.url) is None:
             connect_s = min(_CONNECT_S, wait_s)
-            reply = wire.get(
+            reply = http.get(
                 link.url, headers, most_bytes=length, connect_s=connect_s, read_s=wait_s
             )
         else:
             reply = None
-    except wire.NotPlainError:
+    except http.NotPlainError:
         reply = None
     except (OSError, ValueError) as error:
         raise _failed(source, error, begin, length) from None

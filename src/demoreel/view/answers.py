@@ -1,0 +1,103 @@
+"""How handlers answer: JSON, errors that are answers, and what a request sends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from demoreel.errors import (
+    ArgumentError,
+    DatasetBusyError,
+    DatasetNotFoundError,
+    DemoreelError,
+    OutOfRangeError,
+    TargetExistsError,
+    UnknownKeyError,
+    json_text,
+)
+
+_NOT_FOUND = (DatasetNotFoundError, OutOfRangeError, UnknownKeyError)
+_MOST_SENT = 32 << 20  # bytes of a draft: a change of each of some 100,000 episodes
+
+
+def answering(handle: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """Return a handler that runs in a thread, and whose errors are answers."""
+
+    def answered(request: Request) -> Response:
+        try:
+            return handle(request)
+        except DemoreelError as error:
+            status = 404 if isinstance(error, _NOT_FOUND) else 400
+            if isinstance(error, DatasetBusyError | TargetExistsError):
+                status = 409
+            elif not isinstance(error, (*_NOT_FOUND, ArgumentError)):
+                status = 422  # the dataset's fault
+            return json_answer(report_of(error), status)
+        except Exception as error:  # a hostile dataset ends a request, never the server
+            what = f"{type(error).__name__}: {error}"[:500]
+            return json_answer({"message": f"This could not be shown ({what}).", "where": {}}, 500)
+
+    return answered
+
+
+def taking(
+    handle: Callable[[Request, Any], Response],
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler of a request with a JSON object in it, which is not read beyond a limit."""
+
+    async def taken(request: Request) -> Response:
+        data = bytearray()
+        async for part in request.stream():
+            data += part
+            if len(data) > _MOST_SENT:
+                return json_answer({"message": "That is too much at once.", "where": {}}, 413)
+        try:
+            sent = json.loads(data)
+        except (ValueError, RecursionError):
+            sent = None
+        if not isinstance(sent, dict):
+            return json_answer({"message": "A JSON object is expected.", "where": {}}, 400)
+        return await run_in_threadpool(answering(lambda request: handle(request, sent)), request)
+
+    return taken
+
+
+def report_of(error: DemoreelError) -> dict[str, Any]:
+    """Return what a page shows of an error: what, where and what to do."""
+    where = {name: str(value) for name, value in error.where.items()}
+    return {"message": error.what, "where": where, "hint": error.hint}
+
+
+def json_answer(value: Any, status: int = 200) -> Response:
+    """Answer with JSON that is not kept."""
+    headers = {"Cache-Control": "no-store"}
+    return Response(json_text(value), status, media_type="application/json", headers=headers)
+
+
+def plain_values(values: Any) -> list[Any]:
+    """Return text and language as JSON has them."""
+    return [
+        value if isinstance(value, str | int | float | None) else str(value) for value in values
+    ]
+
+
+def number_of(text: str | None, default: int) -> int:
+    """Return a number of a request.
+
+    Raises:
+        ArgumentError: It is none, or one that is possible nowhere.
+    """
+    if text is None:
+        return default
+    try:
+        number = int(text)
+    except ValueError:
+        raise ArgumentError(f"{text[:40]!r} is not a number.") from None
+    if not 0 <= number < 1 << 40:
+        raise ArgumentError(f"{text[:40]!r} is not a number that is possible here.")
+    return number
