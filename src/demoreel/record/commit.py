@@ -26,8 +26,8 @@ import pyarrow as pa
 from demoreel.errors import DiskError, FrameMismatchError
 from demoreel.layouts.appending import Appender
 from demoreel.layouts.base import Reader
+from demoreel.layouts.beside import histogram_files
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.histograms import histogram_files
 from demoreel.layouts.persisted_files import MANIFEST, ROWS
 from demoreel.layouts.spans import require_frames
 from demoreel.layouts.writing import EpisodeDraft, ProbedVideo

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 from demoreel.edit.foreign import carry_file, details_in, other_files
 from demoreel.edit.target_info import merged_splits
 from demoreel.errors import TableError, count, refuse_shortage
-from demoreel.layouts import arrow_in
 from demoreel.layouts.capture_times import CAPTURE_TIMES, agrees, stated_times, write_capture_times
-from demoreel.layouts.columns import arrow_type, table_schema, to_arrow
+from demoreel.layouts.columns import arrow_type, read_images, table_schema, to_arrow
 from demoreel.layouts.v3 import writer as v3
 from demoreel.layouts.v3.files import FilePlace
 from demoreel.layouts.writing import TableWriter
@@ -449,7 +448,7 @@ def _count_missing_texts(part: pa.Table, made: pa.Table) -> int:
 def _refuse_missing_images(part: pa.Table, features: Mapping[str, Feature]) -> None:
     for key, feature in features.items():
         if feature.is_image:
-            data = arrow_in.images(part.column(key).combine_chunks(), key=key, where=key)
+            data = read_images(part.column(key).combine_chunks(), key=key, where=key)
             missing = data.null_count or pc.min(pc.binary_length(data)).as_py() == 0
             if missing:
                 raise TableError(f"Some images of {key!r} are missing.")
