@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 import demoreel
 from demoreel.errors import MetadataError
 from demoreel.layouts.appending import Appender, open_appender
-from demoreel.layouts.histograms import read_histograms
+from demoreel.layouts.beside import read_histograms
 from demoreel.layouts.writing import EpisodeDraft
 from demoreel.media.encode import VideoEncoder, VideoSettings
 from demoreel.media.remux import probe

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from demoreel.edit.clips import Clip, Labels, LanguageRow
+from demoreel.edit.clips import Clip, Frames, Labels, LanguageRow
 from demoreel.edit.features import View
-from demoreel.edit.resample import Frames, events_of, frame_at, moved
+from demoreel.edit.resample import events_of, frame_at, moved
 from demoreel.edit.scores import read_labels
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Column, Reader

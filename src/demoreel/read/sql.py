@@ -334,8 +334,41 @@ def episodes_where(reader: Reader, positions: np.ndarray, condition: str) -> np.
     return np.asarray(chosen)
 
 
-def _numbers_where(reader: Reader, positions: np.ndarray, condition: str) -> np.ndarray:
-    """Return the numbers of episodes that have such a frame; those of others may be among them."""
+def frames_where(reader: Reader, positions: np.ndarray, condition: str) -> np.ndarray:
+    """Return which frames of these episodes meet a condition, counted from the first of them.
+
+    Cost: as ``episodes_where``, and the column ``index`` of these episodes.
+
+    Args:
+        reader: The dataset.
+        positions: Episodes.
+        condition: An SQL expression over the columns of ``frames``.
+    """
+    if not condition.strip():
+        raise ArgumentError("The condition is empty.", hint="leave it out to read all frames")
+    start = reader.episodes.start
+    rows = np.concatenate([np.arange(start[p], start[p + 1]) for p in positions.tolist()])
+    index = np.asarray(reader.rows(rows, ["index"])["index"])
+    if len(np.unique(index)) < len(index):
+        raise TableError(
+            "Several frames have the same index, so a condition cannot name one of them.",
+            hint="demoreel repair numbers them anew",
+            dataset=reader.root,
+        )
+    found = np.flatnonzero(np.isin(index, _numbers_where(reader, positions, condition, "index")))
+    if not len(found):
+        raise ArgumentError(
+            f"There is no frame where {condition}.",
+            hint="ask for other frames, or leave the condition out",
+            dataset=reader.root,
+        )
+    return found
+
+
+def _numbers_where(
+    reader: Reader, positions: np.ndarray, condition: str, column: str = "episode_index"
+) -> np.ndarray:
+    """Return a column's values in such frames; those of other episodes may be among them."""
     table = table_with_engine(reader)
     if table is not None:
         names = {key: key.replace(".", "_") for key in reader.info.features}
@@ -345,21 +378,23 @@ def _numbers_where(reader: Reader, positions: np.ndarray, condition: str) -> np.
             if name in table.types and not reader.info.features[key].is_camera
         }
         understood = _understood(reader, condition, columns, "lance")
-        return np.asarray(table.matching(understood, "episode_index"))
+        return np.asarray(table.matching(understood, column))
     if isinstance(reader, PendingReader) and _has_engine(reader.base):
         waiting = positions[positions >= reader.committed]
-        found = _numbers_where(reader.base, positions, condition)
+        found = _numbers_where(reader.base, positions, condition, column)
         if len(waiting):  # which are not in the table
-            found = np.concatenate([found, _asked_of_duckdb(reader, waiting, condition)])
+            found = np.concatenate([found, _asked_of_duckdb(reader, waiting, condition, column)])
         return found
-    return _asked_of_duckdb(reader, positions, condition)
+    return _asked_of_duckdb(reader, positions, condition, column)
 
 
 def _has_engine(reader: Reader | None) -> TypeGuard[Reader]:
     return reader is not None and table_with_engine(reader) is not None
 
 
-def _asked_of_duckdb(reader: Reader, positions: np.ndarray, condition: str) -> np.ndarray:
+def _asked_of_duckdb(
+    reader: Reader, positions: np.ndarray, condition: str, wanted: str
+) -> np.ndarray:
     _import_duckdb()  # before anything is read
     parts = []
     refused: list[DemoreelError] = []
@@ -374,8 +409,8 @@ def _asked_of_duckdb(reader: Reader, positions: np.ndarray, condition: str) -> n
             }
             understood = _understood(reader, condition, columns, "duckdb")
             known = _offer_rows(database, reader, chosen, rows, number)
-            episode = places[rows.columns["episode_index"]]
-            parts.append(f"select distinct {episode} from {known} where {understood}")
+            column = places[rows.columns[wanted]]
+            parts.append(f"select distinct {column} from {known} where {understood}")
         answer = _answered(database, " union all ".join(parts))
     return np.array(answer.column(0).to_pylist(), dtype=np.int64)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from demoreel.check.videos import declared_format, is_codec, stored_format
 from demoreel.edit.target_info import said_of_audio
 from demoreel.errors import DemoreelError, MetadataError, TableError, VideoError, refuse_shortage
-from demoreel.layouts import arrow_in
+from demoreel.layouts.columns import read_images
 from demoreel.media.audio import tracks_of
 from demoreel.media.images import open_image
 from demoreel.media.remux import probe
@@ -310,7 +310,7 @@ def _image_shape(key: str, tables: Sequence[FoundTable]) -> tuple[int, ...]:
     for table in tables:
         with open_parquet(table.path) as parquet:
             for block in parquet.blocks([key], rows=1):
-                encoded = arrow_in.images(block.column(0).combine_chunks(), key=key, where=key)
+                encoded = read_images(block.column(0).combine_chunks(), key=key, where=key)
                 with open_image(encoded[0].as_py() or b"") as image:
                     return (image.height, image.width, len(image.getbands()))
     raise TableError(f"There are no images of {key!r}.")

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from demoreel.errors import TableError, refuse_shortage
-from demoreel.layouts import arrow_in
-from demoreel.layouts.columns import arrow_type, to_arrow
+from demoreel.layouts.columns import arrow_type, read_images, read_numbers, read_texts, to_arrow
 from demoreel.model import DEFAULT_FEATURES, Feature
 
 _JPEG = b"\xff\xd8"
@@ -24,7 +23,7 @@ _LONGEST = 60
 def numbers_of(column: pa.ChunkedArray | pa.Array, feature: Feature, *, where: str) -> np.ndarray:
     """Return a numeric column in the feature's dtype and shape; whole numbers may be floats."""
     array = _in_one(column)
-    return arrow_in.numbers(array, feature, where=where)
+    return read_numbers(array, feature, where=where)
 
 
 def default_numbers(table: pa.Table, key: str) -> np.ndarray | None:
@@ -54,7 +53,7 @@ def as_column(column: pa.ChunkedArray | pa.Array, feature: Feature, *, where: st
     if feature.is_numeric:
         return to_arrow(numbers_of(array, feature, where=where), feature, length=len(array))
     if feature.is_image:
-        return _as_images(arrow_in.images(array, key=feature.key, where=where), array, kind)
+        return _as_images(read_images(array, key=feature.key, where=where), array, kind)
     if feature.is_string:
         array = _single(array)
     try:
@@ -104,7 +103,7 @@ def _in_one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 def _single(array: pa.Array) -> pa.Array:
     """Return the values of lists that hold one each; what is no list as it is."""
     while _is_list(array.type):
-        single = arrow_in.texts(array)
+        single = read_texts(array)
         if single is array:
             raise TableError("A column of texts has lists of more than one, or of none.")
         array = single

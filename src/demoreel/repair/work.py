@@ -16,8 +16,8 @@ from demoreel.check.report import Report
 from demoreel.check.run import check
 from demoreel.check.thresholds import chosen
 from demoreel.edit.cut import cut
-from demoreel.edit.stated import files_beside
-from demoreel.edit.target_info import LAYOUTS, Layout
+from demoreel.edit.foreign import files_beside
+from demoreel.edit.form import LAYOUTS, Layout
 from demoreel.errors import ArgumentError, PictureError, RepairError, VideoError
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.persisted_files import persisted_folders

@@ -13,12 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from demoreel.edit.stated import carry_file, details_in, merged_splits, other_files
-from demoreel.edit.written import ParquetTables
+from demoreel.edit.foreign import carry_file, details_in, other_files
+from demoreel.edit.target_info import merged_splits
 from demoreel.errors import TableError, count, refuse_shortage
-from demoreel.layouts import arrow_in
 from demoreel.layouts.capture_times import CAPTURE_TIMES, agrees, stated_times, write_capture_times
-from demoreel.layouts.columns import arrow_type, table_schema, to_arrow
+from demoreel.layouts.columns import arrow_type, read_images, table_schema, to_arrow
 from demoreel.layouts.v3 import writer as v3
 from demoreel.layouts.v3.files import FilePlace
 from demoreel.layouts.writing import TableWriter
@@ -29,6 +28,7 @@ from demoreel.repair.tables import FoundTable
 from demoreel.repair.values import as_column, default_numbers, in_words, is_as_written, numbers_of
 from demoreel.repair.videos import FoundVideo, Place, RepairVideos
 from demoreel.stats.columns import Facts, split_checks, whole_stats
+from demoreel.stats.rows import ParquetTables
 from demoreel.storage.parquet import Forward, open_parquet
 
 _ON_THE_GRID = 1e-3  # of a frame
@@ -448,7 +448,7 @@ def _count_missing_texts(part: pa.Table, made: pa.Table) -> int:
 def _refuse_missing_images(part: pa.Table, features: Mapping[str, Feature]) -> None:
     for key, feature in features.items():
         if feature.is_image:
-            data = arrow_in.images(part.column(key).combine_chunks(), key=key, where=key)
+            data = read_images(part.column(key).combine_chunks(), key=key, where=key)
             missing = data.null_count or pc.min(pc.binary_length(data)).as_py() == 0
             if missing:
                 raise TableError(f"Some images of {key!r} are missing.")

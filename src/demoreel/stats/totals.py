@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from demoreel.layouts.base import Reader
-from demoreel.layouts.histograms import histogram_files
+from demoreel.layouts.beside import histogram_files
 from demoreel.model import Feature, Stats
 from demoreel.model.stats import extend_stats
 from demoreel.stats.inherited import inherited_from

@@ -2,19 +2,68 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
-from demoreel.errors import ArgumentError
+from demoreel.errors import ArgumentError, OutOfRangeError
 from demoreel.read.dataset import Dataset
+from demoreel.view.findings import EpisodeFindings
+from demoreel.view.measures import MeasureTable
 
 MOST_ROWS = 500
-_SORTS = {"index": "episode_index", "length": "length", "task": "task"}
+_SHOWN = ("idle", "jerk", "success")  # measures that are columns of the table
 _BINS = 32
 _KEPT = 8  # orders that are kept: one for each filter and column that was used last
+_TASKS = 24  # that a plot shows
+
+Range = tuple[str, float, float]
+"""A measure, and its least and largest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeFilter:
+    """Which episodes a page shows.
+
+    Attributes:
+        text: Those whose task contains this, or whose number it is.
+        where: Those that meet this SQL condition, as of ``demoreel cut select``.
+        task: Those whose task is this.
+        ranges: Those whose measures lie in these; ``length`` is one, too.
+        only: ``outliers`` or ``findings``: those that have some; empty is all.
+        numbers: Those of these numbers; None is all.
+    """
+
+    text: str = ""
+    where: str = ""
+    task: str | None = None
+    ranges: tuple[Range, ...] = ()
+    only: str = ""
+    numbers: tuple[int, ...] | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it leaves out nothing."""
+        return self == EVERY
+
+
+EVERY = EpisodeFilter()
+KNOWN_AT_ONCE = ("index", "length", "task")
+"""What episodes are sorted by before anything is measured."""
+
+
+@dataclass(slots=True)
+class _Tasks:
+    """The task of each episode, as a number of a name."""
+
+    names: list[str] = field(default_factory=list)
+    codes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
 
 
 class EpisodePages:
@@ -22,91 +71,192 @@ class EpisodePages:
 
     Args:
         dataset: The dataset.
+        measures: Returns what was measured so far; None before it was asked for.
+        findings: Returns what ``check`` has found.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        measures: Callable[[], MeasureTable | None] | None = None,
+        findings: Callable[[], EpisodeFindings] | None = None,
+    ) -> None:
         self._dataset = dataset
-        self._orders: OrderedDict[tuple[str, ...], np.ndarray] = OrderedDict()
+        self._measures = measures
+        self._findings = findings or EpisodeFindings
+        self._orders: OrderedDict[tuple[object, ...], np.ndarray] = OrderedDict()
         self._lock = threading.Lock()  # each request has a thread of its own
+        self._tasks: _Tasks | None = None
 
     def page(
-        self, first: int, count: int, *, sort: str, descending: bool, text: str, where: str
+        self,
+        first: int,
+        count: int,
+        *,
+        sort: str = "index",
+        descending: bool = False,
+        chosen: EpisodeFilter = EVERY,
     ) -> dict[str, Any]:
         """Return some rows of the table, and how many it has.
 
         Args:
             first: Its first row.
             count: How many, ``MOST_ROWS`` at the most.
-            sort: ``index``, ``length`` or ``task``.
-            descending: Whether to begin with the largest.
-            text: Only episodes whose task contains this, or whose number it is.
-            where: Only episodes that meet this SQL condition, as of ``demoreel cut select``.
+            sort: ``index``, ``length``, ``task``, ``findings``, ``outliers`` or a measure.
+            descending: Whether to begin with the largest; what is not known is last either way.
+            chosen: Which episodes.
 
         Raises:
             ArgumentError: The condition is not understood, or there is no such column.
             MissingExtraError: DuckDB is not installed, and a condition was given.
         """
-        if sort not in _SORTS:
-            raise ArgumentError(f"There is no column {sort!r}.", hint=f"there are: {list(_SORTS)}")
-        order = self._order(sort, text.strip(), where.strip())
-        if descending:
-            order = order[::-1]
-        chosen = order[max(0, first) : max(0, first) + min(count, MOST_ROWS)]
+        order = self.order(sort, descending, chosen)
+        part = order[max(0, first) : max(0, first) + min(count, MOST_ROWS)]
         fps, every = self._dataset.fps, self._dataset.reader.episodes
+        table, found = self._table(), self._findings().by_episode
         rows = []
-        for position in chosen.tolist():
+        for position in part.tolist():
             episode = every[position]
-            rows.append(
-                {
-                    "index": episode.index,
-                    "length": episode.length,
-                    "seconds": episode.length / fps,
-                    "tasks": [str(task) for task in episode.tasks],
-                }
-            )
+            number, _, worst = found.get(episode.index, (0, -1, None))
+            row = {
+                "index": episode.index,
+                "length": episode.length,
+                "seconds": episode.length / fps,
+                "tasks": [str(task) for task in episode.tasks],
+                "findings": number,
+                "worst": worst,
+            }
+            if table is not None:
+                row |= {**table.of(position, _SHOWN), "far": table.far_in(position)}
+            rows.append(row)
         return {"total": len(order), "of": len(every), "first": first, "rows": rows}
 
-    def _order(self, sort: str, text: str, where: str) -> np.ndarray:
-        key = (sort, text, where)
+    def order(self, sort: str, descending: bool, chosen: EpisodeFilter) -> np.ndarray:
+        """Return the positions of the episodes that a filter leaves, in an order.
+
+        Raises:
+            ArgumentError: As ``page``.
+        """
+        table = self._table()
+        state = (table.done if table is not None else 0, self._findings().version)
+        uses = sort not in KNOWN_AT_ONCE or chosen.ranges or chosen.only
+        key = (sort, descending, chosen, state if uses else None)
         with self._lock:
             known = self._orders.pop(key, None)
-        order = self._made_order(sort, text, where) if known is None else known
+        order = self._made_order(sort, descending, chosen) if known is None else known
         with self._lock:
             self._orders[key] = order  # the last: it was used last
             while len(self._orders) > _KEPT:
                 self._orders.popitem(last=False)
         return order
 
-    def _made_order(self, sort: str, text: str, where: str) -> np.ndarray:
-        every = self._dataset.reader.episodes
-        positions = np.arange(len(every))
-        if text or where or sort == "task":
-            positions, keys = self._asked(text, where, _SORTS[sort])
-            if sort == "task":
-                return positions[np.argsort(np.array([str(key) for key in keys]), kind="stable")]
-        values = every.episode_index if sort == "index" else every.length
-        positions = np.sort(positions)
-        return np.asarray(positions[np.argsort(values[positions], kind="stable")])
+    def plots(self, chosen: EpisodeFilter) -> list[dict[str, Any]]:
+        """Return how all measures are distributed, of all episodes and of those that are chosen."""
+        table = self._table()
+        if table is None:
+            return []
+        found = table.plots(None)
+        if not chosen.is_all:
+            some = table.plots(self.order("index", False, chosen))
+            for whole, part in zip(found, some, strict=True):
+                whole["chosen"] = part["counts"]
+        return found
 
-    def _asked(self, text: str, where: str, key: str) -> tuple[np.ndarray, list[Any]]:
-        """Return the positions of episodes that meet a filter, and the key of each."""
-        from demoreel.edit.choose import episode_keys  # heavy, and for filters only
-        from demoreel.read.sql import check_expression
+    def tasks(self, chosen: EpisodeFilter) -> list[dict[str, Any]]:
+        """Return the tasks of most episodes, and of how many of those that are chosen."""
+        tasks = self._task_codes()
+        counts = np.bincount(tasks.codes, minlength=len(tasks.names))
+        some = counts
+        if not chosen.is_all:
+            places = self.order("index", False, chosen)
+            some = np.bincount(tasks.codes[places], minlength=len(tasks.names))
+        most = np.argsort(-counts, kind="stable")[:_TASKS]
+        return [
+            {"task": tasks.names[n], "count": int(counts[n]), "chosen": int(some[n])}
+            for n in most.tolist()
+        ]
 
-        conditions = []
-        if where:
-            check_expression(where, what="where")  # before it stands beside others
-            conditions.append(f"({where}\n)")
-        if text:
-            quoted = "'" + text.replace("'", "''") + "'"
-            conditions.append(
-                f"(contains(lower(task), lower({quoted})) or "
-                f"cast(episode_index as varchar) = {quoted})"
-            )
-        found = episode_keys(self._dataset.reader, " and ".join(conditions) or None, key)
+    def _table(self) -> MeasureTable | None:
+        table = self._measures() if self._measures is not None else None
+        fits = table is not None and table.values.shape[1] == len(self._dataset.reader.episodes)
+        return table if fits else None
+
+    def _column(self, key: str) -> np.ndarray:
+        """Return what episodes are sorted by, or chosen by a range of."""
+        every, table = self._dataset.reader.episodes, self._table()
+        if key == "length":
+            return every.length
+        if key == "outliers":
+            return np.zeros(len(every)) if table is None else table.outliers()
+        if key == "findings":
+            values = np.zeros(len(every))
+            for number, (count, worst, _) in self._findings().by_episode.items():
+                with contextlib.suppress(OutOfRangeError):  # of a dataset that is shorter now
+                    values[every.position_of(number)] = (worst + 1) * 1e6 + count
+            return values
+        if table is None:
+            raise ArgumentError(f"There is no column {key[:80]!r}.", hint="reload the page")
+        return table.column(key)
+
+    def _made_order(self, sort: str, descending: bool, chosen: EpisodeFilter) -> np.ndarray:
         every = self._dataset.reader.episodes
-        places = [every.position_of(number) for number, _ in found]
-        return np.array(places, np.int64), [value for _, value in found]
+        positions = self._chosen(chosen)
+        if sort == "index":
+            values = every.episode_index[positions]
+        elif sort == "task":
+            tasks = self._task_codes()
+            rank = np.empty(len(tasks.names), np.int64)
+            rank[np.argsort(np.array(tasks.names, object), kind="stable")] = np.arange(len(rank))
+            values = rank[tasks.codes[positions]]
+        else:
+            values = np.asarray(self._column(sort))[positions]
+        known = ~np.isnan(values) if values.dtype.kind == "f" else np.ones(len(values), bool)
+        order = np.argsort(values[known], kind="stable")
+        if descending:
+            order = order[::-1]
+        return np.concatenate([positions[known][order], positions[~known]])
+
+    def _chosen(self, chosen: EpisodeFilter) -> np.ndarray:
+        every = self._dataset.reader.episodes
+        keep = np.ones(len(every), bool)
+        if chosen.where:
+            from demoreel.edit.choose import episode_keys  # heavy, and for conditions only
+
+            found = episode_keys(self._dataset.reader, chosen.where, "0")
+            keep[:] = False
+            keep[[every.position_of(number) for number, _ in found]] = True
+        if chosen.numbers is not None:
+            keep &= np.isin(every.episode_index, np.array(chosen.numbers, np.int64))
+        if chosen.text or chosen.task is not None:
+            tasks = self._task_codes()
+            text = chosen.text.lower()
+            has = np.array([text in name.lower() for name in tasks.names], bool)
+            fits = has[tasks.codes] if len(has) else np.zeros(len(every), bool)
+            if chosen.text.isascii() and chosen.text.isdigit() and len(chosen.text) < 19:
+                fits |= every.episode_index == int(chosen.text)
+            keep &= fits
+            if chosen.task is not None:
+                keep &= np.array([name == chosen.task for name in tasks.names], bool)[tasks.codes]
+        for key, low, high in chosen.ranges:
+            values = np.asarray(self._column(key))
+            keep &= (values >= low) & (values <= high)
+        if chosen.only:
+            if chosen.only not in ("outliers", "findings"):
+                raise ArgumentError(f"Episodes are not chosen by {chosen.only[:40]!r}.")
+            keep &= np.asarray(self._column(chosen.only)) > 0
+        return np.flatnonzero(keep)
+
+    def _task_codes(self) -> _Tasks:
+        if self._tasks is None:
+            from demoreel.read.sql import query  # heavy, and not for the first rows
+
+            reader = self._dataset.reader
+            text = "select array_to_string(tasks, '; ') as task from episodes"
+            column = query(reader, np.arange(len(reader.episodes)), text).column(0)
+            coded = pc.fill_null(column, "").combine_chunks().dictionary_encode()
+            codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int32)
+            self._tasks = _Tasks([str(name) for name in coded.dictionary.to_pylist()], codes)
+        return self._tasks
 
     def motion(self, episodes: list[int]) -> dict[str, list[float]]:
         """Return how much each episode moves over its time, in ``_BINS`` steps from 0 to 1.

@@ -29,7 +29,7 @@ from demoreel.errors import (
 from demoreel.storage.store import is_uri
 from demoreel.view.datasets import Shown, ShownDataset, camera_facts, describe
 from demoreel.view.draft import Drafts, cut_of, default_target, idle_ends
-from demoreel.view.episodes import EpisodePages, columns_message
+from demoreel.view.episodes import columns_message
 from demoreel.view.frames import depth_values, frame_image
 from demoreel.view.jobs import Jobs, Report
 from demoreel.view.packets import packets_message
@@ -44,6 +44,7 @@ try:
     from starlette.responses import RedirectResponse, Response
     from starlette.routing import Route
 
+    from demoreel.view.analysis import Analysis
     from demoreel.view.answers import (
         answering,
         json_answer,
@@ -183,7 +184,7 @@ class Viewer:
         self.jobs = Jobs()
         self._drafts = Drafts()
         self._read_only = read_only
-        self._tables: dict[str, tuple[int, EpisodePages]] = {}
+        self._analysis = Analysis(self.shown, self.jobs)
 
     def app(self, token: str, hosts: Sequence[str] | None) -> App:
         """Return the application, as uvicorn runs it."""
@@ -192,8 +193,6 @@ class Viewer:
             Route("/api/datasets", answering(self._datasets)),
             Route(one, answering(self._dataset)),
             Route(f"{one}/state", answering(self._state)),
-            Route(f"{one}/episodes", answering(self._episodes)),
-            Route(f"{one}/motion", answering(self._motion)),
             Route(one + "/e/{episode:int}", answering(self._episode)),
             Route(one + "/e/{episode:int}/columns", answering(self._columns)),
             Route(one + "/e/{episode:int}/texts", answering(self._texts)),
@@ -208,6 +207,7 @@ class Viewer:
             Route(f"{one}/render", taking(self._render), methods=["POST"]),
             Route("/api/jobs/{number:int}", answering(self._job)),
             Route("/api/jobs/{number:int}/cancel", taking(self._cancel), methods=["POST"]),
+            *self._analysis.routes(),
             Route("/static/{name}", answering(self._static)),
             Route("/", answering(self._index)),
         ]
@@ -227,36 +227,6 @@ class Viewer:
         shown = self._of(request)
         dataset = shown.open()
         return json_answer({"revision": shown.revision, "episodes": len(dataset.episodes)})
-
-    def _table(self, request: Request) -> EpisodePages:
-        shown = self._of(request)
-        dataset = shown.open()
-        revision, table = self._tables.get(shown.id, (-1, None))
-        if table is None or revision != shown.revision:
-            table = EpisodePages(dataset)
-            self._tables[shown.id] = (shown.revision, table)
-        return table
-
-    def _episodes(self, request: Request) -> Response:
-        asked = request.query_params
-        return json_answer(
-            self._table(request).page(
-                number_of(asked.get("from"), 0),
-                number_of(asked.get("n"), 100),
-                sort=asked.get("sort", "index"),
-                descending=asked.get("desc") == "1",
-                text=asked.get("q", ""),
-                where=asked.get("where", ""),
-            )
-        )
-
-    def _motion(self, request: Request) -> Response:
-        numbers = [
-            number_of(text, 0)
-            for text in request.query_params.get("episodes", "").split(",")
-            if text
-        ]
-        return json_answer(self._table(request).motion(numbers))
 
     def _episode(self, request: Request) -> Response:
         shown, episode = self._of(request), request.path_params["episode"]

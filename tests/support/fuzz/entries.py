@@ -132,6 +132,8 @@ def _view(root: Place, out: Path) -> str:
     from demoreel.view.datasets import Shown, camera_facts, describe
     from demoreel.view.episodes import EpisodePages, columns_message
     from demoreel.view.frames import frame_image
+    from demoreel.view.jobs import Jobs
+    from demoreel.view.measures import EpisodeMeasures
     from demoreel.view.packets import packets_message
 
     (shown,) = Shown([str(root)], {}).list()
@@ -139,7 +141,14 @@ def _view(root: Place, out: Path) -> str:
     described = describe(shown)
     dataset = shown.open()
     pages = EpisodePages(dataset)
-    page = pages.page(0, 100, sort="index", descending=False, text="", where="")
+    page = pages.page(0, 100, sort="task")
+    jobs = Jobs()
+    table, job = EpisodeMeasures(jobs, out / "measures").of(shown.id, dataset)
+    if job is not None:
+        job.wait()
+        assert job.to_json()["state"] == "done", job.to_json()["result"]
+    table.plots(None)
+    table.outliers()
     episode = page["rows"][0]["index"]
     pages.motion([episode])
     columns_message(dataset, episode, ["timestamp"])
