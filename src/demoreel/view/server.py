@@ -208,6 +208,7 @@ class Viewer:
             Route(one + "/e/{episode:int}/frame", answering(self._frame)),
             Route(one + "/e/{episode:int}/depth", answering(self._depth)),
             Route(one + "/e/{episode:int}/idle", answering(self._idle)),
+            Route(one + "/e/{episode:int}/labels", answering(self._labels)),
             Route(f"{one}/draft", answering(self._draft)),
             Route(f"{one}/draft", taking(self._save_draft), methods=["PUT"]),
             Route(f"{one}/cutlist", answering(self._cutlist)),
@@ -332,6 +333,12 @@ class Viewer:
     def _idle(self, request: Request) -> Response:
         return json_answer(idle_ends(self._of(request), request.path_params["episode"]))
 
+    def _labels(self, request: Request) -> Response:
+        from demoreel.edit.labels import labels_of  # heavy
+
+        labels = labels_of(self._of(request).open(), request.path_params["episode"])
+        return json_answer(labels.to_json())
+
     def _draft(self, request: Request) -> Response:
         shown = self._of(request)
         draft = self._drafts.read(shown)
@@ -375,7 +382,10 @@ class Viewer:
             def work(report: Report) -> Any:
                 return _rendered(made.render(folder, report=report))
 
-        return json_answer(self.jobs.start("render", work).to_json())
+        cancels = (
+            sent.get("in_place") is not True
+        )  # which ends at a report, and can be gone on with
+        return json_answer(self.jobs.start("render", work, cancels=cancels).to_json())
 
     def _refuse_writing(self) -> None:
         if self._read_only:
