@@ -104,7 +104,7 @@ LOCAL = {
     "layouts": "base columns detect file_reader meta pending persisted persisted_files rows spans "
     "v3 v3.reader",
     "media": "colour decode mp4 mp4_boxes images video",
-    "read": "batch cameras dataset follow",
+    "read": "batch cameras dataset episode follow",
     "storage": "arrow cache columns commit commit.consistent commit.files commit.hidden_folder "
     "commit.journal commit.replace commit.writer_lock external folder json_files local names "
     "parquet parquet_pages place scratch secrets store threads thrift",
@@ -274,6 +274,7 @@ MODULES_OF = {
     "pylance": "lance",
     "pillow": "PIL",
     "pyyaml": "yaml",
+    "rerun-sdk": "rerun",
     "huggingface-hub": "huggingface_hub",
 }
 
