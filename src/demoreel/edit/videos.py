@@ -249,7 +249,7 @@ def _images(take: PacketTake, reader: Reader, key: str) -> Iterator[Any]:
         if take.alike and not is_depth:
             image: Any = frame
         else:
-            image = depth_codes(frame) if is_depth else decoder.painter.packed(frame)
+            image = depth_codes(frame) if is_depth else decoder.painter.packed(frame, take.size)
         yield from itertools.repeat(image, times)
 
 
@@ -267,7 +267,7 @@ def _from_tables(take: PacketTake, reader: Reader, key: str) -> Iterator[np.ndar
     begin = int(reader.episodes.start[take.position])
     for some in _portions(take.frames):
         for data in reader.encoded(begin + np.array(some), key):
-            yield decode_image(data)
+            yield decode_image(data, size=take.size)
 
 
 def _portions(frames: Frames) -> Iterator[Sequence[int]]:
