@@ -375,7 +375,7 @@ class _Conversion:
     def _engine(self) -> LocalEngine:
         jobs = self.options.jobs
         cores = os.cpu_count() or 1
-        if self.plan.verbatim is not None:
+        if self.plan.verbatim is not None or self.options.encodes_anew:
             return LocalEngine(threads=jobs or cores)
         return LocalEngine(jobs or (cores if self.plan.size > _WORTH_PROCESSES else 1))
 

@@ -495,13 +495,14 @@ class _Comparison:
         return np.setdiff1d(np.array(every), encoded)
 
     def _frames(self) -> tuple[int, float | None]:
+        encoded = [key for key, camera in self._plan.video_plans.items() if camera.encoded]
         return compare_frames(
             self._plan.readers[0],
             self._written,
-            frames=_SAMPLED_OF_THE_SAME_BYTES if self._codec is None else _SAMPLED_FRAMES,
+            frames=_SAMPLED_FRAMES if encoded or self._codec else _SAMPLED_OF_THE_SAME_BYTES,
             codec=self._codec,
             check=self._watch.check,
-            encoded=[key for key, camera in self._plan.video_plans.items() if camera.encoded],
+            encoded=encoded,
         )
 
 
