@@ -274,6 +274,7 @@ MODULES_OF = {
     "pylance": "lance",
     "pillow": "PIL",
     "pyyaml": "yaml",
+    "rerun-sdk": "rerun",
     "huggingface-hub": "huggingface_hub",
 }
 
