@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         remove_feature,
         split_dataset,
     )
+    from demoreel.torch.device_loader import DeviceLoader, to_device
     from demoreel.torch.lance import LeRobotLanceDataset, LeRobotLanceVideoDataset
     from demoreel.torch.multi import MultiLeRobotDataset
     from demoreel.torch.recording import VideoEncodingManager
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from demoreel.torch.streaming import StreamingLeRobotDataset
 
 __all__ = [
+    "DeviceLoader",
     "LeRobotDataset",
     "LeRobotDatasetMetadata",
     "LeRobotLanceDataset",
@@ -59,15 +61,18 @@ __all__ = [
     "reencode_dataset",
     "remove_feature",
     "split_dataset",
+    "to_device",
 ]
 
 _HOMES = {
+    "DeviceLoader": "device_loader",
     "LeRobotLanceDataset": "lance",
     "LeRobotLanceVideoDataset": "lance",
     "MultiLeRobotDataset": "multi",
     "ReuseSampler": "reuse",
     "StreamingLeRobotDataset": "streaming",
     "VideoEncodingManager": "recording",
+    "to_device": "device_loader",
 }
 """Where names are that load when they are first asked for; the others are dataset tools."""
 

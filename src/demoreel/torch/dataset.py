@@ -15,15 +15,19 @@ import torch
 from demoreel.errors import ArgumentError, ReadOnlyError
 from demoreel.layouts.detect import open_reader
 from demoreel.read.dataset import Dataset
+from demoreel.read.packets import EncodedFrames, camera_form
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.folder import DatasetFolder, dataset_folder
 from demoreel.torch.collate import Allocator, Sample, TensorBatch, cut_samples, ring_of_this_worker
+from demoreel.torch.device import DecodeDevice, VideoDevice, video_device
+from demoreel.torch.device_loader import EncodedImage, EncodedImages
 from demoreel.torch.episodes import hugging_face_datasets
 from demoreel.torch.hf_rows import raw_item, rows_as_dataset
 from demoreel.torch.metadata import LeRobotDatasetMetadata
 from demoreel.torch.place import DatasetPlace, found_dataset, remote_uri
 from demoreel.torch.recording import RecordingDataset, in_seconds
 from demoreel.torch.ring import Ring
+from demoreel.torch.video_decoders import GPU_MEMORY_MB
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
@@ -121,6 +125,14 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         cameras: Decode only these; the others are left out of the items.
         image_size: (height, width) to scale images to.
         decode_threads: By default every core in a main process and one in a DataLoader worker.
+        decode_device: Where videos are decoded. ``"cpu"``; ``"cuda"`` (or ``"cuda:1"``, or a
+            ``torch.device``): by NVDEC, so that items hold CUDA tensors. Workers then read packets
+            only, and ``demoreel.torch.to_device(loader)`` decodes them in the training process.
+            ``"auto"``: by the GPU if there is one. Cameras whose videos the GPU does not decode are
+            decoded by the CPU, which is said once; ``decoded_on`` tells. Colours differ from the
+            CPU's by rounding.
+        gpu_memory_mb: Memory of the GPU for frames on their way from the decoder to images; all
+            datasets of a process share it.
         stream: Read the dataset where it lies on the Hub: nothing but its metadata is downloaded.
             ``repo_id`` or ``root`` may also be a URI (``s3://bucket/path``, ``gs://``, ``az://``,
             ``hf://...``), which is always read so.
@@ -137,6 +149,8 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         StoreError: The Hub does not answer as it should.
         ArgumentError: ``delta_timestamps`` are off the grid (all are listed), and the like.
     """
+
+    _video: VideoDevice | None = None
 
     def __init__(
         self,
@@ -164,6 +178,8 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         cameras: Sequence[str] | None = None,
         image_size: tuple[int, int] | None = None,
         decode_threads: int | None = None,
+        decode_device: DecodeDevice = "cpu",
+        gpu_memory_mb: int = GPU_MEMORY_MB,
         stream: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         allow_external: AllowExternal | None = None,
@@ -185,6 +201,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             decode_threads=decode_threads,
             allow_external=allow_external,
         )
+        self._video = video_device(decode_device, memory_mb=gpu_memory_mb)
         uri = remote_uri(repo_id, root, revision, stream=stream)
         if uri is not None:
             options = dict(storage_options or {}) | ({"hf_token": token} if token else {})
@@ -466,7 +483,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         if self.image_transforms is not None:
             for item in items:
                 for key in self.reader.cameras:
-                    if key not in self.meta.depth_keys:
+                    if key not in self.meta.depth_keys and not isinstance(item[key], EncodedImage):
                         item[key] = self.image_transforms(item[key])
         return items
 
@@ -476,7 +493,13 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         memory = Allocator(reader.memory, self._ring())
         # Images that will become floats are decoded to memory that stays here.
         allocate = memory.shared if self._return_uint8 else memory.private
-        batch = reader.batch(indices, allocate=allocate)
+        if self._video is not None:
+            allocate = memory.shared  # packets, which travel
+        batch = reader.batch(
+            indices,
+            allocate=allocate,
+            is_decoded_elsewhere=None if self._video is None else self._video.is_decoded,
+        )
         tensors = {key: self._tensor(key, column, memory) for key, column in batch.items()}
         return TensorBatch(tensors, memory.blocks)
 
@@ -488,9 +511,11 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             self._ring_of_process = (os.getpid(), ring)
         return ring
 
-    def _tensor(self, key: str, column: np.ndarray | list[Any], memory: Allocator) -> Any:
+    def _tensor(self, key: str, column: Any, memory: Allocator) -> Any:
         if isinstance(column, list):
             return column
+        if isinstance(column, EncodedFrames):
+            return self._encoded(column)
         feature = self.reader.features.get(key)
         if feature is None or not feature.is_camera:
             return torch.from_numpy(_as_lerobot_numbers(column))
@@ -501,6 +526,33 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             return tensor
         unit = torch.from_numpy(memory.shared(tuple(tensor.shape), np.dtype(np.float32)))
         return torch.div(tensor, 255.0, out=unit)
+
+    def _encoded(self, frames: EncodedFrames) -> torch.Tensor | EncodedImages:
+        """Return images that the device decodes: at once, but not in a worker."""
+        assert self._video is not None
+        if frames.order.ndim == 2 and frames.order.shape[1] == 1:
+            frames = frames.reshaped((len(frames),))  # as in ``_tensor``
+        dtype = torch.uint8 if self._return_uint8 else torch.float32
+        images = EncodedImages(frames, self._video, dtype, self._image_size)
+        return images.to() if torch.utils.data.get_worker_info() is None else images
+
+    @property
+    def decode_device(self) -> torch.device:
+        """Where videos are decoded that this device can decode."""
+        return torch.device("cpu") if self._video is None else self._video.device
+
+    @property
+    def decoded_on(self) -> dict[str, torch.device]:
+        """Where each camera's images are decoded, as its first frame tells.
+
+        Cost: the packet index of one video of each camera, and one frame, the first time.
+        """
+        found = {}
+        for key in self._read().cameras:
+            form = None if self._video is None else camera_form(self.reader.reader, key)
+            on_gpu = self._video is not None and form is not None and self._video.is_decoded(form)
+            found[key] = self.decode_device if on_gpu else torch.device("cpu")
+        return found
 
     def __repr__(self) -> str:
         layout = self.meta.revision if self.reader is None else self.reader.layout

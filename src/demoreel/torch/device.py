@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal
 
@@ -17,8 +18,14 @@ import torch
 
 from demoreel.errors import ArgumentError, DemoreelWarning, MissingExtraError, PictureError
 from demoreel.layouts.base import Reader
+from demoreel.read.batch import IsDecoded
 from demoreel.read.cameras import Camera, Size, wrong_size
-from demoreel.torch.video_decoders import nvdec_library
+from demoreel.torch.video_decoders import (
+    VideoDecoders,
+    nvdec_forms,
+    nvdec_library,
+    video_decoders,
+)
 
 DecodeDevice = Literal["auto", "cuda", "cpu"] | str | torch.device | None
 
@@ -66,6 +73,39 @@ def chosen_device(wanted: DecodeDevice, *, video: bool = False) -> torch.device 
             f"There is no device {device}.", hint=f"there are {torch.cuda.device_count()}"
         )
     return device
+
+
+@dataclass(frozen=True)
+class VideoDevice:
+    """A GPU that decodes video, as workers know it: they do not touch it.
+
+    Attributes:
+        device: The GPU.
+        is_decoded: Whether it decodes such frames.
+        memory_mb: Memory that decoding may take there.
+    """
+
+    device: torch.device
+    is_decoded: IsDecoded
+    memory_mb: int
+
+    @property
+    def decoders(self) -> VideoDecoders:
+        """The GPU's decoders in this process."""
+        return video_decoders(self.device, memory_mb=self.memory_mb)
+
+
+def video_device(wanted: DecodeDevice, *, memory_mb: int) -> VideoDevice | None:
+    """Return the GPU that is to decode videos; None is the CPU.
+
+    Raises:
+        ArgumentError: There is no such device, or ``memory_mb`` is not positive.
+        MissingExtraError: PyNvVideoCodec does not load.
+    """
+    if memory_mb < 1:
+        raise ArgumentError(f"gpu_memory_mb is {memory_mb}; it is 1 at least.")
+    device = chosen_device("cpu" if wanted is None else wanted, video=True)
+    return None if device is None else VideoDevice(device, nvdec_forms(device), memory_mb)
 
 
 def missing_for_video() -> ArgumentError | MissingExtraError | None:

@@ -14,7 +14,8 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from demoreel.read.cameras import Size
 from demoreel.read.packets import EncodedFrames, joined
-from demoreel.torch.video_decoders import VideoDecoders, new_stream, video_decoders
+from demoreel.torch.device import VideoDevice
+from demoreel.torch.video_decoders import new_stream
 
 Mark = Callable[[torch.Tensor], torch.Tensor]
 
@@ -27,17 +28,15 @@ class EncodedImages:
 
     Attributes:
         encoded: The packets.
-        device: Where they are to be decoded.
+        video: Where they are to be decoded.
         dtype: Of the images: uint8, or float32 from 0 to 1.
         size: (height, width) to scale them to.
-        memory_mb: Memory that decoding may take on the device.
     """
 
     encoded: EncodedFrames
-    device: torch.device
+    video: VideoDevice
     dtype: torch.dtype
     size: Size | None
-    memory_mb: int
 
     def __len__(self) -> int:
         return len(self.encoded)
@@ -59,12 +58,11 @@ class EncodedImages:
             VideoError: A packet is damaged.
             ShortageError: The device's memory does not suffice.
         """
-        images = self.decoded_by(video_decoders(self.device, memory_mb=self.memory_mb))
+        images = self._decoded()
         return images if device is None else images.to(device, non_blocking=non_blocking)
 
-    def decoded_by(self, decoders: VideoDecoders) -> torch.Tensor:
-        """Return the images, decoded by these decoders."""
-        images = decoders.decode(self.encoded, dtype=self.dtype)
+    def _decoded(self) -> torch.Tensor:
+        images = self.video.decoders.decode(self.encoded, dtype=self.dtype)
         if self.size is None or self.size == self.encoded.size:
             return images
         flat = images.reshape(-1, *images.shape[-3:])
@@ -107,9 +105,7 @@ class EncodedImage:
         return EncodedImage, (self._alone(), 0)
 
 
-def _collated(
-    images: Sequence[EncodedImage], *, collate_fn_map: object = None
-) -> EncodedImages:
+def _collated(images: Sequence[EncodedImage], *, collate_fn_map: object = None) -> EncodedImages:
     return replace(images[0].batch, encoded=joined([one._alone().encoded for one in images]))
 
 

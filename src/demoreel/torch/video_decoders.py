@@ -37,6 +37,7 @@ _LUMA = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 7: (0.212, 0.087), 9: (0.2627, 0.
 _BT601 = (0.299, 0.114)
 _APART = 3.0  # of 255, on average: a chip's frame and a CPU's are the same, another frame is not
 _MB = 1 << 20
+GPU_MEMORY_MB = 512
 
 
 class FrameDecoder(Protocol):
@@ -114,7 +115,7 @@ class VideoDecoders:
         device: torch.device,
         *,
         open_decoder: Callable[[], FrameDecoder],
-        memory_mb: int = 512,
+        memory_mb: int = GPU_MEMORY_MB,
         threads: int = DECODER_THREADS,
     ) -> None:
         if memory_mb < 1:
@@ -487,7 +488,8 @@ class DecodedForms:
     def __call__(self, form: FrameForm) -> bool:
         """Whether it decodes such frames: 8 bit, 4:2:0, a codec and a size that the chip has."""
         bounds = self.sizes.get(form.codec)
-        if bounds is None or form.pixels not in _NV12:
+        # Of an odd height, swscale blends chroma where it repeats that of others.
+        if bounds is None or form.pixels not in _NV12 or form.height % 2:
             return False
         (low, narrow), (high, wide) = bounds
         return low <= form.height <= high and narrow <= form.width <= wide
