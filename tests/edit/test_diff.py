@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import demoreel
-from demoreel.edit.diff.rows import apart
+from demoreel.edit.diff.run import apart
 from demoreel.errors import ArgumentError, DatasetNotFoundError, VideoError
 from demoreel.media.mp4 import read_description
 from demoreel.media.mp4_write import PacketRun, write_packets

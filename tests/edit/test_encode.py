@@ -142,10 +142,10 @@ def test_killed_and_continued(source, tmp_path, monkeypatch):
 
 def test_other_images_are_noticed(source, tmp_path, monkeypatch):
     """What was encoded from the wrong frames does not become a dataset."""
-    from demoreel.edit import encode
+    from demoreel.edit import videos
 
-    right = encode._images
-    monkeypatch.setattr(encode, "_images", lambda *what: reversed(list(right(*what))))
+    right = videos._images
+    monkeypatch.setattr(videos, "_images", lambda *what: reversed(list(right(*what))))
     with pytest.raises(ConversionError, match="encoded anew differs"):
         cut(source).render(tmp_path / "out", vcodec="h264")
     assert not (tmp_path / "out").exists()

@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import demoreel
-from demoreel.edit.clips import Clip, CutList
+from demoreel.edit.clips import Clip, CutList, frames_of
 from demoreel.edit.cut import Cut, cut
-from demoreel.edit.resample import frames_of
 from demoreel.read.dataset import Dataset
 from demoreel.testing import make_dataset, read_stamp
 

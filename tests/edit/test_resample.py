@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import demoreel
-from demoreel.edit.clips import Clip
+from demoreel.edit.clips import Clip, frames_of
 from demoreel.edit.cut import cut
-from demoreel.edit.resample import frames_of, gathered
+from demoreel.edit.resample import gathered
 from demoreel.errors import ArgumentError
 from demoreel.testing import make_dataset
 

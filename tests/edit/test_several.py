@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import demoreel
-from demoreel.edit.target_info import Form
-from demoreel.edit.targets import render_several
+from demoreel.edit.form import Form
+from demoreel.edit.render import render_several
 from demoreel.errors import ArgumentError, TargetExistsError
 
 from .conftest import assert_is, opened
@@ -21,7 +21,7 @@ from .conftest import assert_is, opened
 KILLED = """
 import os, signal, sys, demoreel
 from contextlib import contextmanager
-from demoreel.edit.targets import render_several
+from demoreel.edit.render import render_several
 from demoreel.edit.target_info import Form
 
 rename = os.rename

@@ -14,7 +14,7 @@ import pytest
 
 import demoreel
 from demoreel.cli import main
-from demoreel.edit.stated import merged_splits
+from demoreel.edit.target_info import merged_splits
 from demoreel.errors import ArgumentError
 from demoreel.testing import make_dataset
 from support.defects.tools import EPISODES, TASKS, edit_info, edit_json, edit_table

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from demoreel.edit import verify
-from demoreel.edit.written import ParquetTables
 from demoreel.errors import ConversionError
 from demoreel.model import Feature
 from demoreel.run.local import LocalEngine
+from demoreel.stats.rows import ParquetTables
 
 LENGTHS = np.array([30, 1, 50, 70, 12, 40])
 START = np.concatenate([[0], np.cumsum(LENGTHS)])

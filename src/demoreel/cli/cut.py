@@ -178,8 +178,8 @@ class _Work(_Form):
                 hint="give a folder OUT"
                 + ("; or --in-place" if _is_versioned(next(iter(wanted.values()))) else ""),
             )
-        from demoreel.edit.target_info import Form
-        from demoreel.edit.targets import plan_several, render_several
+        from demoreel.edit.form import Form
+        from demoreel.edit.render import plan_several, render_several
 
         engine, shard = _engine(self.engine, self.jobs, self.address), _shard(self.shard)
         if self.save is not None:
@@ -205,8 +205,8 @@ class _Work(_Form):
 
     def _do_in_place(self, out: Output, made: Cut | None) -> None:
         """Make a new version of the source, or show what that would be."""
+        from demoreel.edit.form import Form
         from demoreel.edit.plan import make_plan
-        from demoreel.edit.target_info import Form
 
         if made is None:
             raise ArgumentError(

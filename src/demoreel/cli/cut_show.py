@@ -56,7 +56,7 @@ def _plan_facts(plan: Plan, target: str) -> dict[str, Any]:
 
 def _files(plan: Plan, target: str) -> list[dict[str, Any]]:
     """Return the tables and videos that a plan writes; of Lance, the tables that they go to."""
-    from demoreel.edit.lance_result import tables_for
+    from demoreel.edit.tasks import tables_for
 
     lance = tables_for(plan.form, name_of_place(target), plan.info)
     if lance is None:

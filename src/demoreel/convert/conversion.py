@@ -20,12 +20,11 @@ from typing import Literal, get_args
 from demoreel.convert.report import ConvertReport, Meter, Report
 from demoreel.edit.clips import Clip, CutList, Source
 from demoreel.edit.cut import Cut, cut
-from demoreel.edit.lance_result import linked_folders, tables_for
+from demoreel.edit.form import Form
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Target, render
 from demoreel.edit.sources import remembering
-from demoreel.edit.target_info import Form
-from demoreel.edit.tasks import task_names
+from demoreel.edit.tasks import linked_folders, tables_for, task_names
 from demoreel.edit.verbatim import refuse_changed
 from demoreel.edit.verify import Verified, verify_items
 from demoreel.errors import ArgumentError, TargetExistsError, VideoError, count

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from demoreel.errors import ArgumentError
+from demoreel.media.settings import exact_rate
 
 FORMAT = "demoreel.cutlist"
 VERSION = 1
@@ -360,3 +361,27 @@ def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{value!r} is no count")
     return value
+
+
+Frames = range | tuple[int, ...]
+"""Frame numbers, ascending: a range where they are regular."""
+
+
+def frames_of(clip: Clip, *, rate: float, fps: float) -> Frames:
+    """Return the frames of the episode that become a clip's: at each tick, the nearest in time.
+
+    Frame ``k`` of the result shows second ``k / fps`` of the clip; no tick lies behind its last
+    frame. A range where one rate is a multiple of the other.
+
+    Args:
+        clip: The clip.
+        rate: Its source's frames per second.
+        fps: The result's.
+    """
+    ratio = exact_rate(rate) / exact_rate(fps)
+    if ratio.denominator == 1:
+        return range(clip.start, clip.stop, ratio.numerator)
+    over, under = ratio.numerator, ratio.denominator
+    count = (clip.length - 1) * under // over + 1
+    # Halves are rounded up; in whole numbers, so that every machine agrees.
+    return tuple(clip.start + (2 * tick * over + under) // (2 * under) for tick in range(count))

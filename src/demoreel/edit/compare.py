@@ -1,16 +1,24 @@
-"""Comparing what was written with what it was made of: values, bytes, decoded frames."""
+"""Comparing what was written with what it was made of: values, bytes, decoded frames.
+
+Frames of videos that were encoded anew are compared in small, as 16 by 16 averages: what a codec
+loses at any quality is hardly seen there, and another frame, a shifted or a broken one is.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from demoreel.edit.video_plan import VideoPlan
 from demoreel.errors import ConversionError
 from demoreel.layouts.base import Column, Reader
-from demoreel.media.decode import DecodePool
-from demoreel.media.images import ImageCodec
+from demoreel.media.colour import depth_codes
+from demoreel.media.decode import DecodePool, Decoder, GopSpan
+from demoreel.media.images import ImageCodec, decode_image
+from demoreel.media.video import VideoClip as Place
 from demoreel.read.cameras import Camera
 from demoreel.storage.local import Comparer
 from demoreel.storage.store import Bytes
@@ -18,6 +26,8 @@ from demoreel.storage.store import Bytes
 _SAMPLED_EPISODES = 8
 _LUMA = np.array([0.299, 0.587, 0.114])
 _HINT = "nothing was kept; the disk or the memory may be at fault: try again"
+_SIDE = 16
+_LOWEST_PSNR = 22.0
 
 
 def differs(what: str, **where: Any) -> ConversionError:
@@ -124,3 +134,52 @@ def _luma_psnr(left: np.ndarray, right: np.ndarray) -> float:
 def _lowest_psnr(quality: int) -> float:
     """Return what JPEG of this quality reaches even on noise, with room to spare."""
     return 25.0 if quality >= 90 else 15.0 if quality >= 50 else 8.0
+
+
+def is_encoded(of_camera: VideoPlan, clip: int, place: Place, frame: int) -> bool:
+    """Whether a clip's frame was encoded anew, and is no copy."""
+    return any(place.step * frame in frames for frames in of_camera.encoded.get(clip, ()))
+
+
+def shows_the_same(
+    mine: Place, frame: int, reader: Reader, position: int, key: str, their_frame: int
+) -> bool:
+    """Whether a frame of the result shows what a frame of a source's episode does.
+
+    Depth must be the very same. Cost: decodes both.
+    """
+    own = _image(mine, frame)
+    if reader.in_tables(key):
+        row = int(reader.episodes.start[position]) + their_frame
+        other = decode_image(reader.encoded(np.array([row]), key)[0])
+    else:
+        other = _image(reader.clip(position, key), their_frame)
+    if own.shape != other.shape:
+        return False
+    if own.dtype == np.uint16:
+        return bool(np.array_equal(own, other))
+    error = float(((_in_small(own) - _in_small(other)) ** 2).mean())
+    return 10 * math.log10(255**2 / max(error, 1e-9)) >= _LOWEST_PSNR
+
+
+def _image(place: Place, frame: int) -> np.ndarray:
+    video = place.video
+    wanted = int(place.frames(np.array(frame)))
+    decoder = Decoder()
+    span = GopSpan(video.index, video.file, video.name, (wanted,))
+    for _, found in decoder.frames(span):
+        if found.format.name.startswith("gray1"):
+            return depth_codes(found).copy()
+        return decoder.painter.packed(found).copy()
+    raise AssertionError("a decoder gives what it is asked for, or an error")
+
+
+def _in_small(image: np.ndarray) -> np.ndarray:
+    """Return averages of an image's parts, 16 across and 16 down or fewer."""
+    height, width = image.shape[:2]
+    rows = np.linspace(0, height, min(_SIDE, height) + 1).astype(int)[:-1]
+    columns = np.linspace(0, width, min(_SIDE, width) + 1).astype(int)[:-1]
+    sums = np.add.reduceat(np.add.reduceat(image.astype(np.float64), rows), columns, axis=1)
+    down = np.diff(np.append(rows, height))
+    across = np.diff(np.append(columns, width))
+    return np.asarray(sums / np.multiply.outer(down, across)[..., None])

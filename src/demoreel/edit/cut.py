@@ -25,11 +25,10 @@ from demoreel.edit.clips import (
     Together,
 )
 from demoreel.edit.features import is_kept, kept, renamed, view_of, without
+from demoreel.edit.form import Form, FormOptions
 from demoreel.edit.plan import Plan, make_plan
-from demoreel.edit.render import Rendered, Shard
+from demoreel.edit.render import Rendered, Shard, render_cut
 from demoreel.edit.sources import identity_of, open_source, remember_remote, remote_dataset_in
-from demoreel.edit.target_info import Form, FormOptions
-from demoreel.edit.targets import render_cut
 from demoreel.edit.verify import Verify
 from demoreel.errors import ArgumentError, count, nearest
 from demoreel.layouts.base import Reader

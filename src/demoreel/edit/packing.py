@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from demoreel.edit.encode_policy import EncodePolicy
 from demoreel.edit.exact import Divider, settings_beside, settings_like
+from demoreel.edit.form import EncodePolicy
 from demoreel.edit.video_plan import (
     Blank,
     CameraClip,

@@ -15,17 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from demoreel.edit.clips import Clip, CutList
-from demoreel.edit.encode_policy import EncodePolicy, as_encoded, policies_of
+from demoreel.edit.clips import Clip, CutList, Frames, frames_of
 from demoreel.edit.features import View, times_beside, together, view_of
+from demoreel.edit.form import EncodePolicy, Form, Layout, as_encoded, policies_of
 from demoreel.edit.in_place.plan import kept_videos, lance_layout, refuse_in_place
 from demoreel.edit.labels import refuse_outside, with_labels
 from demoreel.edit.packing import plan_camera
-from demoreel.edit.resample import Frames, frames_of
 from demoreel.edit.sources import open_unchanged
 from demoreel.edit.target_info import (
-    Form,
-    Layout,
     refuse_other_rates,
     target_info,
     with_audio,

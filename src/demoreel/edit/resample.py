@@ -1,4 +1,4 @@
-"""Another frame rate: which frames of a source's episode become those of the result."""
+"""Another time for language rows: where frames are left out, or a clip begins later."""
 
 from __future__ import annotations
 
@@ -7,33 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from demoreel.edit.clips import Clip
-from demoreel.media.settings import exact_rate
+from demoreel.edit.clips import Clip, Frames
 
 _ROUNDING = 1e-4  # seconds
-
-Frames = range | tuple[int, ...]
-"""Frame numbers, ascending: a range where they are regular."""
-
-
-def frames_of(clip: Clip, *, rate: float, fps: float) -> Frames:
-    """Return the frames of the episode that become a clip's: at each tick, the nearest in time.
-
-    Frame ``k`` of the result shows second ``k / fps`` of the clip; no tick lies behind its last
-    frame. A range where one rate is a multiple of the other.
-
-    Args:
-        clip: The clip.
-        rate: Its source's frames per second.
-        fps: The result's.
-    """
-    ratio = exact_rate(rate) / exact_rate(fps)
-    if ratio.denominator == 1:
-        return range(clip.start, clip.stop, ratio.numerator)
-    over, under = ratio.numerator, ratio.denominator
-    count = (clip.length - 1) * under // over + 1
-    # Halves are rounded up; in whole numbers, so that every machine agrees.
-    return tuple(clip.start + (2 * tick * over + under) // (2 * under) for tick in range(count))
 
 
 def gathered(values: Sequence[Any], chosen: Sequence[int]) -> list[list[Any]]:

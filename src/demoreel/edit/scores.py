@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.edit.clips import Labels
-from demoreel.edit.stated import OWN_FOLDERS
+from demoreel.edit.foreign import OWN_FOLDERS
 from demoreel.errors import DemoreelError
 from demoreel.layouts.base import Reader
 from demoreel.storage.arrow import UNREADABLE, as_numpy, from_numpy

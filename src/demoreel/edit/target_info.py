@@ -1,25 +1,22 @@
-"""What a result's ``info.json`` will say."""
+"""What a result's ``info.json`` will say: of features, splits, and keys of other programs.
+
+What sources state and the result does not is said: ``dropped`` gets a sentence for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict, get_args
+from dataclasses import replace
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from demoreel.edit.clips import CutList
-from demoreel.edit.stated import merged_keys, merged_splits
+from demoreel.edit.form import LAYOUTS, Form, Layout
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader
-from demoreel.media.images import CodecName, ImageCodec, Subsampling
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
-
-Layout = Literal["v3.0", "v2.1", "lance-video", "lance-native", "lance-frames"]
-Images = Literal["keep", "video"]
-"""What becomes of cameras whose images lie in the tables."""
-
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 ENCODER_KEYS = tuple(
     f"video.{name}"
@@ -27,112 +24,12 @@ ENCODER_KEYS = tuple(
 )
 """What ``info.json`` says of the settings that a camera's videos were encoded with."""
 
-_FASTEST = 10_000
 _V2_ONLY = ("total_videos", "total_chunks")
 _NOT_INHERITED = (*_V2_ONLY, "storage_format")
 _HAS_AUDIO, _AUDIO = "has_audio", "audio."
 _OLD_INFO = "video_info"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """How a result is to lie on disk.
-
-    Attributes:
-        layout: ``v3.0``; ``v2.1``: a table and a video per camera for each episode; or one of the
-            Lance layouts.
-        data_files_size_in_mb: Size at which a new table is begun (v3.0); None takes the first
-            source's, as below.
-        video_files_size_in_mb: Size at which a new video is begun (v3.0).
-        chunks_size: Files (v3.0) or episodes (v2.1) in a chunk folder.
-        exact: Whether a clip carries no packets of frames that are not its own. Its frames before
-            the first keyframe are encoded for that, and what else needs it.
-        fps: Another frame rate; None keeps the sources'.
-        vcodec: A codec (``h264``) or an encoder (``libx264``) to encode cameras with.
-        crf: Its constant quality; None is ``media.settings.VideoSettings``' default, as below.
-        gop: Frames from keyframe to keyframe.
-        preset: The encoder's own speed.
-        pix_fmt: The pixel format.
-        cameras: The cameras to encode; None is all but depth.
-        images: ``video`` makes videos of cameras whose images lie in the tables.
-        recompute_stats: Decode the result's images where no source has counted their levels, so
-            that all statistics are exact.
-        drop_audio: Leave the audio of videos out. It is copied otherwise, and what cannot be is
-            refused.
-        join_tables: Whether rows of several source tables may share one; else each begins another.
-        join_videos: Likewise of videos.
-        verbatim: Whether all episodes of the only source stay as they are: videos byte for byte,
-            numbers and metadata unchanged.
-        link: Of verbatim Lance layouts: leave the videos where they are, and point at them.
-        table: Of lance-video and lance-frames: the table's name; None is the target folder's.
-        image_codec: Of verbatim lance-frames: how images are encoded; None keeps their bytes.
-        jpeg_quality: Its quality, where it is ``jpeg``.
-        jpeg_subsampling: Its subsampling.
-    """
-
-    layout: Layout = "v3.0"
-    data_files_size_in_mb: float | None = None
-    video_files_size_in_mb: float | None = None
-    chunks_size: int | None = None
-    exact: bool = False
-    fps: float | None = None
-    vcodec: str | None = None
-    crf: int | None = None
-    gop: int | None = None
-    preset: int | str | None = None
-    pix_fmt: str | None = None
-    cameras: Sequence[str] | None = None
-    images: Images = "keep"
-    recompute_stats: bool = False
-    drop_audio: bool = False
-    join_tables: bool = True
-    join_videos: bool = True
-    verbatim: bool = False
-    link: bool = False
-    table: str | None = None
-    image_codec: CodecName | None = None
-    jpeg_quality: int = 95
-    jpeg_subsampling: Subsampling = 2
-
-    def __post_init__(self) -> None:
-        """Refuse what makes no sense, before anything is looked at."""
-        if self.fps is not None and not 0 < self.fps <= _FASTEST:
-            raise ArgumentError(f"fps must be positive, not {self.fps}.")
-        if self.images not in ("keep", "video"):
-            raise ArgumentError(f"images must be 'keep' or 'video', not {self.images!r}.")
-        if self.cameras is not None and self.vcodec is None and self.images == "keep":
-            raise ArgumentError(
-                "There is no codec to encode the cameras with.",
-                hint="ask for one: vcodec='h264' (--vcodec h264)",
-            )
-
-    @property
-    def images_as(self) -> ImageCodec:
-        """How images in rows are encoded."""
-        name = self.image_codec or "source"
-        return ImageCodec(name, self.jpeg_quality, self.jpeg_subsampling)
-
-
-class FormOptions(TypedDict, total=False):
-    """What ``Form`` takes, as keywords of ``Cut.render`` and ``Cut.plan``."""
-
-    layout: Layout
-    data_files_size_in_mb: float | None
-    video_files_size_in_mb: float | None
-    chunks_size: int | None
-    exact: bool
-    fps: float | None
-    vcodec: str | None
-    crf: int | None
-    gop: int | None
-    preset: int | str | None
-    pix_fmt: str | None
-    cameras: Sequence[str] | None
-    images: Images
-    recompute_stats: bool
-    drop_audio: bool
-    join_tables: bool
-    join_videos: bool
+_MOST_RANGES = 8  # that one split is written as
+_NO_END = 10**18 - 1
 
 
 def target_info(
@@ -370,3 +267,130 @@ def refuse_other_rates(readers: Sequence[Reader]) -> None:
             hint="say which rate the result is to have: fps=30 (--fps 30)",
             **{str(reader.root): f"{reader.info.fps:g} fps" for reader in readers},
         )
+
+
+def merged_keys(
+    readers: Sequence[Reader], not_inherited: Sequence[str], dropped: list[str]
+) -> dict[str, Any]:
+    """Return the keys of ``info.json`` that demoreel does not use, of all sources.
+
+    Args:
+        readers: The sources; where two differ, the first one's word stays.
+        not_inherited: Keys that a result has, or has not, by itself.
+        dropped: Takes a sentence for what is not kept.
+    """
+    kept: dict[str, Any] = {}
+    differing: dict[str, None] = {}
+    for reader in readers:
+        for name, value in reader.info.extra.items():
+            if name in not_inherited:
+                continue
+            first = kept.setdefault(name, value)
+            if first != value and repr(first) != repr(value):  # NaN != NaN
+                differing[name] = None
+    dropped += [f"info.json: {name} of other datasets than the first" for name in differing]
+    return kept
+
+
+def split_places(
+    sources: Sequence[Mapping[str, Any]], source: np.ndarray, position: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the episodes of a result that belong to each split, ascending.
+
+    Args:
+        sources: The sources' splits.
+        source: For each episode of the result, the number of its source.
+        position: Its position there.
+    """
+    found: dict[str, list[np.ndarray]] = {}
+    for number, splits in enumerate(sources):
+        own = source == number
+        for name, text in splits.items():
+            wanted = _range_of(text)
+            if wanted is not None:
+                inside = own & (position >= wanted.start) & (position < wanted.stop)
+                found.setdefault(name, []).append(np.flatnonzero(inside))
+    places = {name: np.sort(np.concatenate(parts)) for name, parts in found.items()}
+    return {name: numbers for name, numbers in places.items() if len(numbers)}
+
+
+def split_column(
+    places: Mapping[str, np.ndarray], splits: Mapping[str, Any], episodes: int
+) -> list[str | None] | None:
+    """Return the split of each episode, where ranges of the result do not say all of it.
+
+    Args:
+        places: The episodes of each split.
+        splits: The result's splits.
+        episodes: How many it has.
+    """
+    ranges = {name: _range_of(splits.get(name, "")) for name in places}
+    if all(
+        one is not None and np.array_equal(places[name], np.arange(one.start, one.stop))
+        for name, one in ranges.items()
+    ):
+        return None
+    column: list[str | None] = [None] * episodes
+    for name, numbers in reversed(list(places.items())):
+        for number in numbers.tolist():
+            column[number] = name
+    return column
+
+
+def _range_of(text: object) -> range | None:
+    """Return the episodes that a split names; ``3:`` are all from that one on."""
+    first, colon, last = str(text).partition(":")
+    first, last = first or "0", last or str(_NO_END)
+    if not (colon and all(n.isdecimal() and len(n) < 19 for n in (first, last))):
+        return None
+    return range(int(first), int(last))
+
+
+def merged_splits(
+    sources: Sequence[Mapping[str, Any]],
+    source: np.ndarray,
+    position: np.ndarray,
+    *,
+    unchanged: bool,
+    dropped: list[str],
+) -> dict[str, str]:
+    """Return the splits of a result: every episode stays in those that it was in.
+
+    A split that is one range no more becomes several, ``train``, ``train_2`` and so on: LeRobot's
+    form has one range for a name. Where no source has a split, all episodes are ``train``.
+
+    Args:
+        sources: The sources' splits.
+        source: For each episode of the result, the number of its source.
+        position: Its position there.
+        unchanged: Whether the result's episodes are those of its only source.
+        dropped: Takes a sentence for what is not kept.
+    """
+    places = split_places(sources, source, position)
+    ranges: dict[str, str] = {}
+    taken = {name for splits in sources for name in splits}
+    for name, numbers in places.items():
+        runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+        if len(runs) > _MOST_RANGES:
+            dropped.append(f"splits: {name!r}, now {len(runs)} ranges; see the column 'split'")
+            continue
+        names = [name, *_free_names(name, taken, len(runs) - 1)]
+        taken.update(names)
+        ranges |= {n: f"{run[0]}:{run[-1] + 1}" for n, run in zip(names, runs, strict=True)}
+        if len(runs) > 1:
+            dropped.append(f"splits: {name!r} as one range; it is {', '.join(names)} now")
+    for splits in sources:
+        for name, text in splits.items():
+            if _range_of(text) is None and unchanged:
+                ranges[name] = text
+            elif _range_of(text) is None:
+                dropped.append(f"splits: {name!r}, which is no range of episodes: {str(text)[:40]}")
+            elif name not in places:
+                dropped.append(f"splits: {name!r}, of which no episode is left")
+    # Not one of all where a source says otherwise: what was kept apart would be mixed.
+    return ranges if ranges or any(sources) else {"train": f"0:{len(source)}"}
+
+
+def _free_names(name: str, taken: set[str], count: int) -> list[str]:
+    numbered = (f"{name}_{number}" for number in range(2, len(taken) + count + 2))
+    return list(islice((one for one in numbered if one not in taken), count))

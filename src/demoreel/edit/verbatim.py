@@ -19,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from demoreel.edit.foreign import details_in, files_beside
+from demoreel.edit.form import Form
 from demoreel.edit.scores import read_scores, score_files
-from demoreel.edit.stated import details_in, files_beside
-from demoreel.edit.target_info import Form, said_of_audio
+from demoreel.edit.target_info import said_of_audio
 from demoreel.edit.video_plan import VideoOut, VideoPlan
 from demoreel.errors import ArgumentError, ConversionError, MetadataError
 from demoreel.layouts.base import Reader

@@ -20,16 +20,22 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from demoreel.edit.compare import compare_frames, differs, same_column, sampled, unreadable
-from demoreel.edit.encode import is_encoded, shows_the_same
+from demoreel.edit.compare import (
+    compare_frames,
+    differs,
+    is_encoded,
+    same_column,
+    sampled,
+    shows_the_same,
+    unreadable,
+)
 from demoreel.edit.labels import labelled_keys
 from demoreel.edit.plan import Plan
 from demoreel.edit.sources import rows_of_source
-from demoreel.edit.table_work import default_columns
+from demoreel.edit.tables import default_columns
 from demoreel.edit.tasks import copied_by
 from demoreel.edit.verbatim import portions
 from demoreel.edit.video_plan import VideoOut
-from demoreel.edit.written import Written, shared_out
 from demoreel.errors import ConversionError, DemoreelError, refuse_shortage
 from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.columns import FEW_BYTES, image_steps
@@ -39,6 +45,7 @@ from demoreel.media.images import ImageCodec
 from demoreel.media.video import VideoClip
 from demoreel.model import Feature
 from demoreel.run.task import Engine, Task
+from demoreel.stats.rows import ParquetTables, ResultRows
 from demoreel.storage.local import Comparer
 
 Verify = Literal["ends", "sample", "full", "none"]
@@ -54,6 +61,7 @@ _SAMPLED_FRAMES = 8
 _SAMPLED_OF_THE_SAME_BYTES = 2
 _GLIMPSE = 1 << 12
 _TELL_EVERY = 0.1  # seconds
+_SHARES = 3  # for each job, so that the slowest is not waited for long
 
 
 class VerifyProgress(Protocol):
@@ -105,7 +113,7 @@ class Verified:
 
 
 def verify_rows(
-    plan: Plan, result: Reader, rows: Written, *, full: bool, engine: Engine | None = None
+    plan: Plan, result: Reader, rows: ResultRows, *, full: bool, engine: Engine | None = None
 ) -> None:
     """Check that the result's rows are numbered as planned; in full, compare all values.
 
@@ -534,11 +542,14 @@ def _same(what: str, found: object, wanted: object) -> None:
         raise ConversionError(f"The result has {found} {what}; {wanted} were planned.")
 
 
-def _check_numbers(plan: Plan, rows: Written, tasks: set[int], engine: Engine | None) -> None:
+def _check_numbers(plan: Plan, rows: ResultRows, tasks: set[int], engine: Engine | None) -> None:
     """Check what was renumbered."""
     _same("rows", rows.frames, int(plan.start[-1]))
     features = [plan.info.features[key] for key in _NUMBERED]
-    parts = shared_out(rows, engine) if rows.frames >= _MANY else [rows]
+    parts: Sequence[ResultRows] = [rows]
+    jobs: int = getattr(engine, "jobs", 1)
+    if isinstance(rows, ParquetTables) and rows.frames >= _MANY and jobs > 1:
+        parts = rows.divided(_SHARES * jobs)  # an open Lance table goes to no other process
     if engine is None or len(parts) == 1:
         check_numbers(rows, features, 0, plan.start, tasks)
         return
@@ -557,7 +568,7 @@ def _check_numbers(plan: Plan, rows: Written, tasks: set[int], engine: Engine | 
 
 
 def check_numbers(
-    rows: Written, features: Sequence[Feature], first: int, start: np.ndarray, tasks: set[int]
+    rows: ResultRows, features: Sequence[Feature], first: int, start: np.ndarray, tasks: set[int]
 ) -> dict[str, Any]:
     """Check some consecutive rows: a task's work.
 

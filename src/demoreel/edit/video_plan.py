@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from demoreel.edit.resample import Frames
+from demoreel.edit.clips import Frames
 from demoreel.layouts.base import Reader
 from demoreel.media.audio import AudioSpan, spans_of_frames
 from demoreel.media.mp4 import Description

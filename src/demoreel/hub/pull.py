@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from demoreel.edit.cut import cut
-from demoreel.edit.target_info import Layout
+from demoreel.edit.form import Layout
 from demoreel.errors import (
     ArgumentError,
     DatasetBusyError,

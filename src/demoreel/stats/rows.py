@@ -1,4 +1,4 @@
-"""All numbers of a dataset, in order, in little memory, and their statistics.
+"""All numbers of a dataset, in order, in little memory, and their statistics; those of a result.
 
 Parquet tables whose rows are exactly their episodes' rows, one after the other, are streamed. All
 others are read by the layout, which finds every row wherever it stands.
@@ -10,17 +10,18 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import refuse_shortage
-from demoreel.layouts import arrow_in
 from demoreel.layouts.base import Reader
+from demoreel.layouts.columns import read_numbers
 from demoreel.model import Episodes, Feature, Stats
 from demoreel.stats.columns import EpisodeNumbers, whole_stats
 from demoreel.storage.arrow import UNREADABLE
-from demoreel.storage.parquet import open_parquet
+from demoreel.storage.parquet import open_parquet, rows_in
 
 ROWS = 1 << 16
 """About how many rows a block has; more where an episode is longer."""
@@ -131,12 +132,7 @@ class DatasetRows:
                     if not is_known and not _is_expected(episodes, batch, begin):
                         return
                     begin += len(batch)
-                    yield {
-                        feature.key: arrow_in.numbers(
-                            batch.column(feature.key).chunk(0), feature, where=str(path)
-                        )
-                        for feature in features
-                    }
+                    yield _numbers(batch, features, str(path))
         except UNREADABLE as error:
             refuse_shortage(error)
             return  # the layout says what is wrong with it
@@ -208,3 +204,64 @@ def _found(
         columns = reader.rows(np.arange(int(start[first]), int(start[last])), keys)
         yield {key: np.asarray(columns[key]) for key in keys}
         first = last
+
+
+class ParquetTables:
+    """Rows that lie in parquet files, one behind the other, as they were written."""
+
+    def __init__(self, paths: Sequence[Path], lengths: Sequence[int] | None = None) -> None:
+        self._paths = paths
+        self._lengths = lengths or [rows_in(path) for path in paths]
+        self.frames = sum(self._lengths)
+
+    def portions(self, features: Sequence[Feature]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield number columns in the order of the rows, by key, some rows at a time."""
+        keys = [feature.key for feature in features]
+        for path in self._paths:
+            with open_parquet(path) as parquet:
+                for block in parquet.blocks(keys, rows=ROWS, use_threads=False):
+                    yield _numbers(block.combine_chunks(), features, str(path))
+
+    def divided(self, parts: int) -> list[ParquetTables]:
+        """Return the same rows in at most so many parts of whole files, in order."""
+        ends = np.cumsum(self._lengths)
+        shares = [round(self.frames * number / parts) for number in range(1, parts)]
+        cuts = np.unique([0, *(np.searchsorted(ends, shares) + 1).tolist(), len(self._paths)])
+        return [
+            ParquetTables(self._paths[first:stop], self._lengths[first:stop])
+            for first, stop in itertools.pairwise(cuts.tolist())
+        ]
+
+
+class LanceTableRows:
+    """Rows that lie in a Lance table, in its newest version, as they were written.
+
+    Args:
+        table: The table's folder.
+    """
+
+    def __init__(self, table: Path) -> None:
+        from demoreel.layouts.lance.tables import LanceTable
+
+        self._table = LanceTable(str(table))
+        self.frames = self._table.count_rows()
+
+    def portions(self, features: Sequence[Feature]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield number columns in the order of the rows, by key, some rows at a time."""
+        names = {feature.key: feature.key.replace(".", "_") for feature in features}
+        for first in range(0, self.frames, ROWS):
+            rows = np.arange(first, min(first + ROWS, self.frames))
+            found = self._table.take(rows, list(names.values())).combine_chunks()
+            yield _numbers(found.rename_columns(list(names)), features, self._table.path)
+
+
+ResultRows = ParquetTables | LanceTableRows
+"""The rows of a result, read back."""
+
+
+def _numbers(rows: pa.Table, features: Sequence[Feature], where: str) -> dict[str, np.ndarray]:
+    """Return columns of a table that has one chunk."""
+    return {
+        feature.key: read_numbers(rows.column(feature.key).chunk(0), feature, where=where)
+        for feature in features
+    }

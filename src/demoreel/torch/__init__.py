@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from demoreel.torch.lance import LeRobotLanceDataset, LeRobotLanceVideoDataset
     from demoreel.torch.multi import MultiLeRobotDataset
     from demoreel.torch.recording import VideoEncodingManager
+    from demoreel.torch.reuse import ReuseSampler
     from demoreel.torch.streaming import StreamingLeRobotDataset
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "LeRobotLanceVideoDataset",
     "MultiLeRobotDataset",
     "PrefetchBatchSampler",
+    "ReuseSampler",
     "StreamingLeRobotDataset",
     "VideoEncodingManager",
     "add_features",
@@ -63,6 +65,7 @@ _HOMES = {
     "LeRobotLanceDataset": "lance",
     "LeRobotLanceVideoDataset": "lance",
     "MultiLeRobotDataset": "multi",
+    "ReuseSampler": "reuse",
     "StreamingLeRobotDataset": "streaming",
     "VideoEncodingManager": "recording",
 }

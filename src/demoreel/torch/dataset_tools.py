@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from demoreel.edit.cut import Cut
+from demoreel.edit.form import Form, FormOptions
+from demoreel.edit.render import render_several
 from demoreel.edit.sources import open_source
-from demoreel.edit.target_info import Form, FormOptions
-from demoreel.edit.targets import render_several
 from demoreel.errors import ArgumentError, UnknownKeyError, nearest
 from demoreel.layouts.base import Reader
 from demoreel.media.settings import VideoSettings

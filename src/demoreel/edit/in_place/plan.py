@@ -10,7 +10,7 @@ import numpy as np
 
 from demoreel.edit.clips import Clip, CutList
 from demoreel.edit.features import View
-from demoreel.edit.target_info import Layout
+from demoreel.edit.form import Layout
 from demoreel.edit.video_plan import CameraClip, VideoPlan
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Reader

@@ -27,14 +27,12 @@ from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Rendered
 from demoreel.edit.scores import score_files
 from demoreel.edit.sources import open_source
-from demoreel.edit.table_work import TableJob, numbered_clips
+from demoreel.edit.tables import TableJob, numbered_clips
 from demoreel.edit.verify import Verify, verify_rows, verify_videos
-from demoreel.edit.written import WrittenLanceRows
 from demoreel.errors import ArgumentError, TableError
 from demoreel.layouts.appending import no_room_is_an_error, only_writer
 from demoreel.layouts.base import Column
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.find_rows import find_rows
 from demoreel.layouts.lance.append import renew_copy
 from demoreel.layouts.lance.history import keep_metadata, note_version
 from demoreel.layouts.lance.reader import LanceReader
@@ -47,8 +45,10 @@ from demoreel.layouts.lance.versions import (
     keep_rows,
     scan_ids,
 )
+from demoreel.layouts.rows import find_rows
 from demoreel.model import DEFAULT_FEATURES
 from demoreel.stats.columns import Facts
+from demoreel.stats.rows import LanceTableRows
 from demoreel.storage.arrow import as_numpy
 from demoreel.storage.commit.journal import (
     Transaction,
@@ -115,7 +115,7 @@ class _InPlaceEdit:
         stand_in = rewrite_rows(plan, tables, frames, aside, facts)
         found = self._changes.folder / "facts.parquet"
         pq.write_table(facts.table(), found)
-        rows = WrittenLanceRows(stand_in.folder)
+        rows = LanceTableRows(stand_in.folder)
         self.dropped = write_metadata(plan, aside, [found], rows)
         follow_cut(plan, aside, self.dropped)
         if verification != "none":

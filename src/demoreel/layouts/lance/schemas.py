@@ -39,8 +39,7 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import ArgumentError, MetadataError
-from demoreel.layouts import arrow_in
-from demoreel.layouts.columns import arrow_type, to_arrow
+from demoreel.layouts.columns import arrow_type, read_numbers, to_arrow
 from demoreel.media.images import ImageCodec
 from demoreel.media.packet_bytes import PACKETS_COLUMN, encode_packets
 from demoreel.media.video import PacketIndex, Video
@@ -335,7 +334,7 @@ def _numbers(values: Any, key: str, kind: pa.DataType) -> pa.Array:
     shape, leaf = _shape(kind)
     if _is_arrow(values):
         feature = Feature(key, str(np.dtype(leaf.to_pandas_dtype())), shape or (1,))
-        values = arrow_in.numbers(_combined(values), feature, where="the rows to write")
+        values = read_numbers(_combined(values), feature, where="the rows to write")
     array = np.asarray(values)
     fits = np.can_cast(array.dtype, leaf.to_pandas_dtype(), casting="same_kind")
     if len(array) * math.prod(shape) != array.size or not fits:

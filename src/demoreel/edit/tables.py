@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from demoreel.edit.clips import Clip, Source
+from demoreel.edit.clips import Clip, Frames, Source, frames_of
 from demoreel.edit.features import View, feature_of
 from demoreel.edit.labels import episode_times, labelled
-from demoreel.edit.resample import Frames, events_of, frames_of, moved
+from demoreel.edit.resample import events_of, moved
 from demoreel.edit.sources import added_values, open_source, rows_of_source
 from demoreel.layouts.base import Column, Reader
 from demoreel.layouts.columns import image_steps, rows_at_once, table_schema, to_arrow

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demoreel.edit.written import ParquetTables
 from demoreel.model import Feature
+from demoreel.stats.rows import ParquetTables
 from demoreel.storage.arrow import from_numpy
 
 LENGTHS = [700, 40, 1300, 1, 350]

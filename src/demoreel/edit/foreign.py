@@ -1,18 +1,15 @@
-"""What sources state beside rows and videos: splits, other keys, columns of tasks, other files.
+"""What other programs keep in a dataset: columns of its tasks, files below and beside ``meta/``.
 
-What is still true of the result is kept. What is not, or cannot be told, is left out and said:
-every function takes a list that gets a sentence for it.
+What is still true of a result is kept. What is not, or cannot be told, is left out and said:
+functions take a list that gets a sentence for it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from demoreel.errors import DemoreelError, MetadataError
 from demoreel.layouts.base import Reader
@@ -33,136 +30,7 @@ _MADE = {
 _MADE_FOLDERS = {"episodes", "demoreel"}
 _OF_FEATURES = {"modality.json"}  # speaks of features, and of no episode
 OWN_FOLDERS = {"meta", "data", "videos"}
-_MOST_RANGES = 8  # that one split is written as
-_NO_END = 10**18 - 1
 _TEXTS = ("task", "__index_level_0__")
-
-
-def merged_keys(
-    readers: Sequence[Reader], not_inherited: Sequence[str], dropped: list[str]
-) -> dict[str, Any]:
-    """Return the keys of ``info.json`` that demoreel does not use, of all sources.
-
-    Args:
-        readers: The sources; where two differ, the first one's word stays.
-        not_inherited: Keys that a result has, or has not, by itself.
-        dropped: Takes a sentence for what is not kept.
-    """
-    kept: dict[str, Any] = {}
-    differing: dict[str, None] = {}
-    for reader in readers:
-        for name, value in reader.info.extra.items():
-            if name in not_inherited:
-                continue
-            first = kept.setdefault(name, value)
-            if first != value and repr(first) != repr(value):  # NaN != NaN
-                differing[name] = None
-    dropped += [f"info.json: {name} of other datasets than the first" for name in differing]
-    return kept
-
-
-def split_places(
-    sources: Sequence[Mapping[str, Any]], source: np.ndarray, position: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return the episodes of a result that belong to each split, ascending.
-
-    Args:
-        sources: The sources' splits.
-        source: For each episode of the result, the number of its source.
-        position: Its position there.
-    """
-    found: dict[str, list[np.ndarray]] = {}
-    for number, splits in enumerate(sources):
-        own = source == number
-        for name, text in splits.items():
-            wanted = _range_of(text)
-            if wanted is not None:
-                inside = own & (position >= wanted.start) & (position < wanted.stop)
-                found.setdefault(name, []).append(np.flatnonzero(inside))
-    places = {name: np.sort(np.concatenate(parts)) for name, parts in found.items()}
-    return {name: numbers for name, numbers in places.items() if len(numbers)}
-
-
-def split_column(
-    places: Mapping[str, np.ndarray], splits: Mapping[str, Any], episodes: int
-) -> list[str | None] | None:
-    """Return the split of each episode, where ranges of the result do not say all of it.
-
-    Args:
-        places: The episodes of each split.
-        splits: The result's splits.
-        episodes: How many it has.
-    """
-    ranges = {name: _range_of(splits.get(name, "")) for name in places}
-    if all(
-        one is not None and np.array_equal(places[name], np.arange(one.start, one.stop))
-        for name, one in ranges.items()
-    ):
-        return None
-    column: list[str | None] = [None] * episodes
-    for name, numbers in reversed(list(places.items())):
-        for number in numbers.tolist():
-            column[number] = name
-    return column
-
-
-def _range_of(text: object) -> range | None:
-    """Return the episodes that a split names; ``3:`` are all from that one on."""
-    first, colon, last = str(text).partition(":")
-    first, last = first or "0", last or str(_NO_END)
-    if not (colon and all(n.isdecimal() and len(n) < 19 for n in (first, last))):
-        return None
-    return range(int(first), int(last))
-
-
-def merged_splits(
-    sources: Sequence[Mapping[str, Any]],
-    source: np.ndarray,
-    position: np.ndarray,
-    *,
-    unchanged: bool,
-    dropped: list[str],
-) -> dict[str, str]:
-    """Return the splits of a result: every episode stays in those that it was in.
-
-    A split that is one range no more becomes several, ``train``, ``train_2`` and so on: LeRobot's
-    form has one range for a name. Where no source has a split, all episodes are ``train``.
-
-    Args:
-        sources: The sources' splits.
-        source: For each episode of the result, the number of its source.
-        position: Its position there.
-        unchanged: Whether the result's episodes are those of its only source.
-        dropped: Takes a sentence for what is not kept.
-    """
-    places = split_places(sources, source, position)
-    ranges: dict[str, str] = {}
-    taken = {name for splits in sources for name in splits}
-    for name, numbers in places.items():
-        runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-        if len(runs) > _MOST_RANGES:
-            dropped.append(f"splits: {name!r}, now {len(runs)} ranges; see the column 'split'")
-            continue
-        names = [name, *_free_names(name, taken, len(runs) - 1)]
-        taken.update(names)
-        ranges |= {n: f"{run[0]}:{run[-1] + 1}" for n, run in zip(names, runs, strict=True)}
-        if len(runs) > 1:
-            dropped.append(f"splits: {name!r} as one range; it is {', '.join(names)} now")
-    for splits in sources:
-        for name, text in splits.items():
-            if _range_of(text) is None and unchanged:
-                ranges[name] = text
-            elif _range_of(text) is None:
-                dropped.append(f"splits: {name!r}, which is no range of episodes: {str(text)[:40]}")
-            elif name not in places:
-                dropped.append(f"splits: {name!r}, of which no episode is left")
-    # Not one of all where a source says otherwise: what was kept apart would be mixed.
-    return ranges if ranges or any(sources) else {"train": f"0:{len(source)}"}
-
-
-def _free_names(name: str, taken: set[str], count: int) -> list[str]:
-    numbered = (f"{name}_{number}" for number in range(2, len(taken) + count + 2))
-    return list(islice((one for one in numbered if one not in taken), count))
 
 
 def task_details(

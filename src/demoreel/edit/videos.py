@@ -1,7 +1,13 @@
-"""Making videos of the result: packets of its clips, copied or freshly encoded."""
+"""Making videos of the result: packets of its clips, copied or freshly encoded.
+
+What is encoded goes into a video of its own, whose packets are then copied. It begins with a
+keyframe, and has exactly as many frames as it should (``VideoEncoder`` counts). Memory: one frame,
+and what a codec looks ahead.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,18 +17,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from demoreel.edit.clips import Source
+import numpy as np
+
+from demoreel.edit.clips import Frames, Source
 from demoreel.edit.compare import compare_copy
 from demoreel.edit.exact import joined_header
 from demoreel.edit.sources import open_source
 from demoreel.edit.video_plan import Blank, CopiedRun, PacketTake, VideoOut, audio_of, run_of
 from demoreel.errors import VideoError
+from demoreel.layouts.base import Reader
 from demoreel.media.audio import AudioSpan
+from demoreel.media.colour import depth_codes
+from demoreel.media.decode import Decoder, GopSpan, group_frames
+from demoreel.media.encode import VideoEncoder
+from demoreel.media.images import decode_image
 from demoreel.media.mp4 import Description, read_description
 from demoreel.media.mp4_write import PacketRun, signature, write_packets
-from demoreel.media.video import Video
+from demoreel.media.settings import VideoSettings
+from demoreel.media.video import Video, open_video
 from demoreel.storage.commit.files import write_whole
 from demoreel.storage.local import copy_bytes
+
+_BLACK_GOP = 128  # frames that are encoded once, and repeated
+_IMAGES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +158,6 @@ def _copied(
 def _made(
     video: VideoOut, sources: Sequence[Source], keys: Sequence[str | None], folder: Path
 ) -> tuple[list[PacketRun], Description]:
-    from demoreel.edit.encode import encode_blank, encode_take
 
     runs: list[PacketRun] = []
     description = video.description
@@ -176,3 +192,84 @@ def _same_header(video: VideoOut, before: Description | None, made: PacketRun) -
             camera=video.camera,
         )
     return before or own
+
+
+def encode_take(take: PacketTake, reader: Reader, key: str, path: Path, *, fps: float) -> PacketRun:
+    """Encode frames of an episode into a video, and return its packets."""
+    images = _images(take, reader, key)
+    first = next(images)
+    width, height = _width_and_height(first)
+    with VideoEncoder(path, fps=fps, width=width, height=height, settings=take.settings) as out:
+        for image in itertools.chain([first], images):
+            if isinstance(image, np.ndarray):
+                out.add(image)
+            else:
+                out.add_frame(image)
+    return _all_of(open_video(path))
+
+
+def encode_blank(blank: Blank, path: Path, *, fps: float) -> list[PacketRun]:
+    """Encode one group of black images into a video, and return its packets, repeated."""
+    height, width = blank.size
+    image = _black(blank.settings, blank.size)
+    with VideoEncoder(path, fps=fps, width=width, height=height, settings=blank.settings) as out:
+        for _ in range(min(blank.count, _BLACK_GOP)):
+            out.add(image)
+    run = _all_of(open_video(path))
+    whole, rest = divmod(blank.count, len(run.packets))
+    return [run] * whole + ([PacketRun(run.video, run.packets[:rest])] if rest else [])
+
+
+def _black(settings: VideoSettings, size: tuple[int, int]) -> np.ndarray:
+    """Return a black image as ``VideoEncoder.add`` takes it; of depth, zeros."""
+    if not settings.pix_fmt.startswith("gray"):
+        return np.zeros((*size, 3), np.uint8)
+    return np.zeros(size, np.uint8 if settings.pix_fmt == "gray" else np.uint16)
+
+
+def _all_of(video: Video) -> PacketRun:
+    return PacketRun(video, np.arange(len(video.index.offset), dtype=np.int32))
+
+
+def _width_and_height(image: Any) -> tuple[int, int]:
+    if isinstance(image, np.ndarray):
+        return image.shape[1], image.shape[0]
+    return image.width, image.height
+
+
+def _images(take: PacketTake, reader: Reader, key: str) -> Iterator[Any]:
+    """Yield images as ``VideoEncoder`` takes them; as decoded where they must be alike."""
+    if reader.in_tables(key):
+        yield from _from_tables(take, reader, key)
+        return
+    video = reader.clip(take.position, key).video
+    decoder = Decoder()
+    is_depth = take.settings.pix_fmt.startswith("gray")
+    for frame, times in _decoded(video, take.frames, decoder):
+        if take.alike and not is_depth:
+            image: Any = frame
+        else:
+            image = depth_codes(frame) if is_depth else decoder.painter.packed(frame)
+        yield from itertools.repeat(image, times)
+
+
+def _decoded(video: Video, frames: Frames, decoder: Decoder) -> Iterator[tuple[Any, int]]:
+    """Yield every frame once, in order, and how often it is wanted."""
+    numbers, counts = np.unique(np.array(frames), return_counts=True)
+    times = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    for group in group_frames(video.index, numbers):
+        span = GopSpan(video.index, video.file, video.name, group)
+        for number, frame in decoder.frames(span):
+            yield frame, times[number]
+
+
+def _from_tables(take: PacketTake, reader: Reader, key: str) -> Iterator[np.ndarray]:
+    begin = int(reader.episodes.start[take.position])
+    for some in _portions(take.frames):
+        for data in reader.encoded(begin + np.array(some), key):
+            yield decode_image(data)
+
+
+def _portions(frames: Frames) -> Iterator[Sequence[int]]:
+    for at in range(0, len(frames), _IMAGES_AT_ONCE):
+        yield frames[at : at + _IMAGES_AT_ONCE]
