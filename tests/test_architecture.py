@@ -103,7 +103,7 @@ def test_the_way_of_a_batch_names_no_lance(room):
 LOCAL = {
     "layouts": "base columns detect file_reader meta pending persisted persisted_files rows spans "
     "v3 v3.reader",
-    "media": "colour decode mp4 mp4_boxes packet_file images video",
+    "media": "colour decode mp4 mp4_boxes images video",
     "read": "batch cameras dataset episode follow",
     "storage": "arrow cache columns commit commit.consistent commit.files commit.hidden_folder "
     "commit.journal commit.replace commit.writer_lock external folder json_files local names "
