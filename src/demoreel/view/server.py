@@ -24,7 +24,6 @@ from demoreel.errors import (
     MissingExtraError,
     TargetExistsError,
     UnknownKeyError,
-    json_text,
 )
 from demoreel.storage.store import is_uri
 from demoreel.view.datasets import Shown, ShownDataset, camera_facts, describe
@@ -33,6 +32,7 @@ from demoreel.view.episodes import columns_message
 from demoreel.view.frames import depth_values, frame_image
 from demoreel.view.jobs import Jobs, Report
 from demoreel.view.packets import packets_message
+from demoreel.view.predictions import Predictions
 
 if TYPE_CHECKING:
     from demoreel.edit.render import Rendered
@@ -47,7 +47,9 @@ try:
     from demoreel.view.analysis import Analysis
     from demoreel.view.answers import (
         answering,
+        columns_answer,
         json_answer,
+        kept_answer,
         number_of,
         plain_values,
         report_of,
@@ -175,16 +177,22 @@ class Viewer:
         places: Datasets, or folders of datasets.
         options: More arguments of ``demoreel.open``.
         read_only: Whether to refuse all that writes.
+        predictions: Files of predicted actions.
     """
 
     def __init__(
-        self, places: Sequence[str], options: Mapping[str, Any], *, read_only: bool = False
+        self,
+        places: Sequence[str],
+        options: Mapping[str, Any],
+        *,
+        read_only: bool = False,
+        predictions: Sequence[str] = (),
     ) -> None:
         self.shown = Shown(places, options)
         self.jobs = Jobs()
         self._drafts = Drafts()
         self._read_only = read_only
-        self._analysis = Analysis(self.shown, self.jobs)
+        self._analysis = Analysis(self.shown, self.jobs, Predictions(predictions))
 
     def app(self, token: str, hosts: Sequence[str] | None) -> App:
         """Return the application, as uvicorn runs it."""
@@ -217,7 +225,13 @@ class Viewer:
         return self.shown.get(request.path_params["id"])
 
     def _datasets(self, request: Request) -> Response:
-        return json_answer({"datasets": [shown.summary() for shown in self.shown.list()]})
+        found = self.shown.list()
+        return json_answer(
+            {
+                "datasets": [shown.summary() for shown in found],
+                "beside": [shown.id for shown in found] if self.shown.is_pair else None,
+            }
+        )
 
     def _dataset(self, request: Request) -> Response:
         facts = describe(self._of(request))
@@ -255,11 +269,14 @@ class Viewer:
         wanted = [key for key in request.query_params.get("keys", "").split(",") if key]
         known = [f.key for f in dataset.features.values() if f.is_numeric]
         keys = [key for key in known if not wanted or key in wanted]
-        facts, data = columns_message(dataset, request.path_params["episode"], keys)
-        head = json_text(facts).encode()
-        head += b" " * (-len(head) % 8)
-        return Response(
-            len(head).to_bytes(8, "little") + head + data, media_type="application/octet-stream"
+        points = request.query_params.get("points")
+        return columns_answer(
+            *columns_message(
+                dataset,
+                request.path_params["episode"],
+                keys,
+                None if points is None else number_of(points, 0),
+            )
         )
 
     def _texts(self, request: Request) -> Response:
@@ -284,7 +301,7 @@ class Viewer:
         length = int(dataset.reader.episodes.length[position])
         first = number_of(request.query_params.get("from"), 0)
         stop = min(length, number_of(request.query_params.get("to"), length))
-        return self._kept(
+        return kept_answer(
             dataset.following(
                 lambda: packets_message(dataset.reader.clip(position, camera), first, stop)
             ),
@@ -300,7 +317,7 @@ class Viewer:
             number_of(request.query_params.get("i"), 0),
             None if width is None else number_of(width, 1),
         )
-        return self._kept(data, "image/jpeg")
+        return kept_answer(data, "image/jpeg")
 
     def _depth(self, request: Request) -> Response:
         data, height, width = depth_values(
@@ -309,7 +326,7 @@ class Viewer:
             self._camera(request),
             number_of(request.query_params.get("i"), 0),
         )
-        answer = self._kept(data, "application/octet-stream")
+        answer = kept_answer(data, "application/octet-stream")
         answer.headers["X-Size"] = f"{height},{width}"
         return answer
 
@@ -389,11 +406,6 @@ class Viewer:
             raise UnknownKeyError(f"There is no camera {camera!r}.")
         return camera
 
-    @staticmethod
-    def _kept(data: bytes, kind: str) -> Response:
-        """Answer with what stays the same while the dataset does: its address has the revision."""
-        return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=600"})
-
     def _index(self, request: Request) -> Response:
         return _file("index.html")
 
@@ -427,6 +439,7 @@ class RunningViewer:
         host: The address to listen on.
         port: The port; 0 is a free one.
         read_only: Whether to refuse all that writes: drafts and rendering.
+        predictions: Files of predicted actions, parquet or npz.
         options: More arguments of ``demoreel.open``.
 
     Raises:
@@ -441,9 +454,12 @@ class RunningViewer:
         host: str = "127.0.0.1",
         port: int = 0,
         read_only: bool = False,
+        predictions: Sequence[str] = (),
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._viewer = viewer = Viewer(places, options or {}, read_only=read_only)
+        self._viewer = viewer = Viewer(
+            places, options or {}, read_only=read_only, predictions=predictions
+        )
         self.is_local = host in _LOOPBACK
         self.token = secrets.token_urlsafe(24)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
