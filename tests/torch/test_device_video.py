@@ -22,7 +22,6 @@ from demoreel.read.packets import FrameForm
 from demoreel.testing import make_dataset, read_stamp
 from demoreel.torch import LeRobotDataset, StreamingLeRobotDataset, to_device, video_decoders
 from demoreel.torch import dataset as dataset_module
-from demoreel.torch import streaming as streaming_module
 from demoreel.torch.device import VideoDevice
 from demoreel.torch.video_decoders import (
     CpuFrameDecoder,
@@ -52,15 +51,13 @@ def device(monkeypatch):
 
     decoders = VideoDecoders(CPU, open_decoder=open_decoder)
     monkeypatch.setitem(video_decoders._of_devices, (os.getpid(), CPU), decoders)
-    for module in (dataset_module, streaming_module):
-        if hasattr(module, "video_device"):
-            monkeypatch.setattr(
-                module,
-                "video_device",
-                lambda wanted, *, memory_mb: (
-                    None if wanted == "cpu" else VideoDevice(CPU, OF_THE_CHIP, memory_mb)
-                ),
-            )
+    monkeypatch.setattr(
+        dataset_module,
+        "_video_device",
+        lambda wanted, memory_mb: (
+            None if wanted == "cpu" else VideoDevice(CPU, OF_THE_CHIP, memory_mb)
+        ),
+    )
     decoders.opened = opened
     return decoders
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,8 +19,10 @@ from demoreel.layouts.base import Column, Reader
 from demoreel.media.decode import DecodePool, Job
 from demoreel.model.depth import DepthUnit
 from demoreel.read.cameras import Allocate, Camera, Prepared, Size
-from demoreel.read.packets import EncodedFrames, FrameForm
 from demoreel.storage.threads import renew_in_children, think_ahead
+
+if TYPE_CHECKING:
+    from demoreel.read.packets import FrameForm
 
 Offsets = Iterable[int] | Iterable[float]
 Windows = Mapping[str, Offsets]
@@ -192,7 +194,7 @@ Pooled = Callable[
 """Returns the images of a batch, by camera; calls the last of its arguments once meanwhile."""
 
 
-IsDecoded = Callable[[FrameForm], bool]
+IsDecoded = Callable[["FrameForm"], bool]
 """Whether a device decodes such frames."""
 
 
@@ -283,7 +285,7 @@ class BatchReader:
         for key, prepared in cameras.items():
             if is_decoded_elsewhere is not None:
                 found = prepared.packets(is_decoded_elsewhere, allocate)
-                if isinstance(found, EncodedFrames):
+                if not isinstance(found, Prepared):
                     values[key] = found
                     if key in windows:
                         values[key] = found.reshaped(windows[key].rows.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,8 +28,12 @@ from demoreel.media.images import (
 from demoreel.media.video import Video
 from demoreel.model import Feature
 from demoreel.model.depth import DepthUnit, depth_table
-from demoreel.read.packets import Allocate as Allocate
-from demoreel.read.packets import EncodedFrames, FrameForm, encoded_frames
+
+if TYPE_CHECKING:
+    from demoreel.read.packets import EncodedFrames, FrameForm
+
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+"""Makes an uninitialised array: plain memory, or memory that a torch tensor shares."""
 
 Size = tuple[int, int]
 
@@ -318,6 +322,8 @@ class _VideoImages:
         allocate: Allocate,
     ) -> EncodedFrames | None:
         """Return the packets of all these spans, which are of one camera."""
+        from demoreel.read.packets import encoded_frames
+
         camera = self._camera
         try:
             return encoded_frames(

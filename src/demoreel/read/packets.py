@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from demoreel.media.decode import Decoder, GopSpan, begins_anew, packet_bytes
 from demoreel.media.video import Codec
 from demoreel.storage.cache import ByteCache
 
-Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
-"""Makes an uninitialised array: plain memory, or memory that a torch tensor shares."""
+if TYPE_CHECKING:
+    from demoreel.read.cameras import Allocate
 
 _FULL_RANGE = 2
 _FORMS = 1 << 16  # bytes: of some hundred codecs

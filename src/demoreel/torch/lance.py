@@ -35,7 +35,6 @@ from demoreel.torch.place import (
     remote_uri,
     update_pulled,
 )
-from demoreel.torch.video_decoders import GPU_MEMORY_MB
 
 _RIGHT_CLASS = {
     "lance-video": "LeRobotLanceVideoDataset",
@@ -174,7 +173,7 @@ class LeRobotLanceVideoDataset(_LanceDataset):
         decoder_cache_size: int = 16,
         video_decoder_cache_size: int | None = None,
         decode_device: DecodeDevice = "cpu",
-        gpu_memory_mb: int = GPU_MEMORY_MB,
+        gpu_memory_mb: int = 512,
         **options: Unpack[LanceOptions],
     ) -> None:
         for size in (decoder_cache_size, video_decoder_cache_size or decoder_cache_size):

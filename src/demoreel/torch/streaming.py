@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from demoreel.read.order import FrameOrder, Share
 from demoreel.read.reuse import PoolForm, pool_form
 from demoreel.storage.external import AllowExternal
 from demoreel.torch.dataset import LeRobotDataset, Transform
-from demoreel.torch.device import DecodeDevice
 from demoreel.torch.metadata import LeRobotDatasetMetadata, place_of_type
 from demoreel.torch.place import is_dataset, recorded_root, remote_uri
 from demoreel.torch.stream_pass import (
@@ -32,7 +31,9 @@ from demoreel.torch.stream_pass import (
     pool_order,
     rank_and_world_size,
 )
-from demoreel.torch.video_decoders import GPU_MEMORY_MB
+
+if TYPE_CHECKING:
+    from demoreel.torch.device import DecodeDevice
 
 
 class StreamFacts:
@@ -307,7 +308,7 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         image_size: tuple[int, int] | None = None,
         decode_threads: int | None = None,
         decode_device: DecodeDevice = "cpu",
-        gpu_memory_mb: int = GPU_MEMORY_MB,
+        gpu_memory_mb: int = 512,
         storage_options: Mapping[str, Any] | None = None,
         allow_external: AllowExternal | None = None,
         cache_dir: str | os.PathLike[str] | None = None,

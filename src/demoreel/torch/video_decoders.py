@@ -37,7 +37,6 @@ _LUMA = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 7: (0.212, 0.087), 9: (0.2627, 0.
 _BT601 = (0.299, 0.114)
 _APART = 3.0  # of 255, on average: a chip's frame and a CPU's are the same, another frame is not
 _MB = 1 << 20
-GPU_MEMORY_MB = 512
 
 
 class FrameDecoder(Protocol):
@@ -115,7 +114,7 @@ class VideoDecoders:
         device: torch.device,
         *,
         open_decoder: Callable[[], FrameDecoder],
-        memory_mb: int = GPU_MEMORY_MB,
+        memory_mb: int = 512,
         threads: int = DECODER_THREADS,
     ) -> None:
         if memory_mb < 1:
