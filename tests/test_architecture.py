@@ -101,10 +101,10 @@ def test_the_way_of_a_batch_names_no_lance(room):
 
 # What may be loaded by opening and reading a v3.0 dataset on a disk.
 LOCAL = {
-    "layouts": "arrow_in base column_store columns detect file_reader find_rows language meta "
-    "pending rows persisted persisted_files spans v3 v3.locate v3.reader",
-    "media": "colour decode mp4 mp4_boxes packet_file images video",
-    "read": "batch cameras dataset follow",
+    "layouts": "base columns detect file_reader meta pending persisted persisted_files rows spans "
+    "v3 v3.reader",
+    "media": "colour decode mp4 mp4_boxes images video",
+    "read": "batch cameras dataset episode follow",
     "storage": "arrow cache columns commit commit.consistent commit.files commit.hidden_folder "
     "commit.journal commit.replace commit.writer_lock external folder json_files local names "
     "parquet parquet_pages place scratch secrets store threads thrift",
@@ -276,6 +276,7 @@ MODULES_OF = {
     "pylance": "lance",
     "pillow": "PIL",
     "pyyaml": "yaml",
+    "rerun-sdk": "rerun",
     "huggingface-hub": "huggingface_hub",
 }
 

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from demoreel.edit.cut import cut
-from demoreel.layouts.exactness import noted
-from demoreel.layouts.histograms import histogram_files, read_histograms
+from demoreel.layouts.beside import histogram_files, noted, read_histograms
 from demoreel.stats.files import episode_approximate, episode_stats
 from demoreel.stats.recompute import recompute
 from demoreel.stats.running import QUANTILES

@@ -14,8 +14,7 @@ import pytest
 import demoreel
 from demoreel.errors import ArgumentError, DatasetBusyError, DiskFullError
 from demoreel.layouts.appending import create_appender, open_appender
-from demoreel.layouts.exactness import noted
-from demoreel.layouts.histograms import histogram_files, read_histograms
+from demoreel.layouts.beside import histogram_files, noted, read_histograms
 from demoreel.stats.files import episode_stats
 from demoreel.stats.recompute import recompute
 from demoreel.storage.commit.writer_lock import WriterLock

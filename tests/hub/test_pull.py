@@ -245,7 +245,7 @@ def test_several_processes_fill_the_cache_at_once(hub, source, tmp_path):
     """As the ranks of a training do."""
     commit = hub.seed("me/task", source, tag="v3.0")
     code = """
-from demoreel.hub.cache import cached_dataset
+from demoreel.hub.snapshot import cached_dataset
 from demoreel.layouts.detect import open_reader
 dataset = cached_dataset("me/task")
 reader = open_reader(dataset.folder)

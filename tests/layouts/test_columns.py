@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from demoreel.errors import ArgumentError, TableError
-from demoreel.layouts.arrow_in import numbers
 from demoreel.layouts.columns import arrow_type, table_schema, to_arrow
+from demoreel.layouts.columns import read_numbers as numbers
 from demoreel.model import Feature
 
 shapes = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple)

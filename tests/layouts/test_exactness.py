@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from demoreel.layouts.exactness import NOTE, approximate_stats, noted, write_note
+from demoreel.layouts.beside import NOTE, approximate_stats, noted, write_note
 from demoreel.model import Feature
 
 FEATURES = {

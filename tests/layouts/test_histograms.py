@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from demoreel.errors import ArgumentError, UnknownKeyError
-from demoreel.layouts.histograms import (
+from demoreel.layouts.beside import (
     Histogram,
     HistogramWriter,
     check_histograms,

@@ -26,11 +26,11 @@ from demoreel.errors import (
     UnsupportedVersionError,
     VideoError,
 )
-from demoreel.layouts import column_store
+from demoreel.layouts import rows as row_columns
 from demoreel.layouts.lance.calls import may_use_lance
+from demoreel.layouts.lance.schemas import PACKETS_COLUMN, encode_packets
 from demoreel.layouts.lance.videos import LanceBlob, LocalBlobs
 from demoreel.media.decode import byte_ranges
-from demoreel.media.packet_bytes import PACKETS_COLUMN, encode_packets
 from demoreel.media.video import open_video
 from demoreel.read.speed import spans
 from demoreel.testing import make_dataset
@@ -273,7 +273,7 @@ def test_reading_writes_nothing(copy_of, name):
 
 
 def test_large_tables_go_to_the_shared_scratch_folder(fixtures, monkeypatch, tmp_path):
-    monkeypatch.setattr(column_store, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(row_columns, "_MEMORY_BYTES", 0)
     monkeypatch.setenv("DEMOREEL_SCRATCH", str(tmp_path))
     expected = demoreel.open(fixtures / "g1_v30", cameras=[]).batch(range(1013))
     ds = demoreel.open(fixtures / "g1_lance_native", cameras=[])

@@ -10,7 +10,7 @@ import pytest
 
 import demoreel
 from demoreel.errors import TableError
-from demoreel.layouts import column_store
+from demoreel.layouts import rows as row_columns
 from demoreel.testing import make_dataset
 
 DATA = "data/chunk-000/file-000.parquet"
@@ -190,7 +190,7 @@ def test_another_type_of_number_is_taken_only_if_nothing_is_lost(copy_of, expect
 @pytest.fixture
 def shared_columns(monkeypatch, tmp_path):
     """Make even small tables go to the shared scratch folder."""
-    monkeypatch.setattr(column_store, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(row_columns, "_MEMORY_BYTES", 0)
     monkeypatch.setenv("DEMOREEL_SCRATCH", str(tmp_path / "scratch"))
     return tmp_path / "scratch"
 
@@ -222,7 +222,7 @@ def test_a_dataset_that_changed_does_not_meet_its_old_scratch(copy_of, shared_co
 
 
 def test_a_full_scratch_disk_falls_back_on_memory(fixtures, expected, shared_columns, monkeypatch):
-    from demoreel.layouts.column_store import SharedColumn
+    from demoreel.layouts.rows import SharedColumn
 
     def full(self, row, values):
         raise OSError(28, "No space left on device")

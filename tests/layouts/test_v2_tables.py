@@ -9,7 +9,6 @@ import pytest
 
 from demoreel.errors import TableError
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.rows import rows_once
 from demoreel.layouts.v2.reader import numbers_at_once
 from demoreel.testing import make_dataset
 
@@ -35,7 +34,7 @@ def at_once(reader, first: int, stop: int):
 
 
 def one_by_one(reader, first: int, stop: int):
-    return rows_once(reader._rows, reader.info, reader.episodes, first, stop)
+    return reader._rows.read_once(first, stop)
 
 
 def assert_same(found, wanted) -> None:

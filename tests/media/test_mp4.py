@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from demoreel.errors import VideoError
-from demoreel.media import demux, mp4, remux
+from demoreel.media import mp4, remux
 from demoreel.media.video import index_packets, open_video
 from demoreel.storage.local import LocalFile, open_file
 
@@ -52,7 +52,7 @@ def assert_as_ffmpeg(path, plain):
     """The index equals the one from a full demux, and the times at which FFmpeg shows frames."""
     index = fast(path)
     assert index is not None
-    assert_same(index, demux.read_index(str(path)))
+    assert_same(index, remux.read_index(str(path)))
     _, seconds = plain(path)
     assert index.frames == len(seconds)
     np.testing.assert_allclose(index.seconds, seconds, atol=1e-9)
@@ -302,7 +302,7 @@ def test_frames_that_an_edit_hides(films, tmp_path, base, start, frames, delay, 
     path = with_edits(films, original, tmp_path / "v.mp4", rows, version)
     index = fast(path)
     try:
-        expected = demux.read_index(str(path))
+        expected = remux.read_index(str(path))
     except VideoError:
         assert index.frames == 0  # FFmpeg finds no packet at all that the edit shows
         return
@@ -353,7 +353,7 @@ def test_stranger_edits_are_left_to_ffmpeg(films, tmp_path, codec, rows):
     path = with_edits(films, films.film(codec=codec), tmp_path / "v.mp4", rows)
     assert fast(path) is None
     index = open_video(path).index
-    assert_same(index, demux.read_index(str(path)))
+    assert_same(index, remux.read_index(str(path)))
     assert index.frames == len(films.plain(path)[0])
     films.same_as_plain(path)
 
@@ -446,14 +446,14 @@ def test_a_video_that_names_other_files_is_refused(films, tmp_path, name):
     with pytest.raises(VideoError, match="does not open"):
         remux.probe(tmp_path / name)
     with pytest.raises(VideoError, match="does not open"):
-        demux.read_tracks(name, open_file(tmp_path / name))
+        remux.read_tracks(name, open_file(tmp_path / name))
 
 
 @pytest.mark.parametrize("prefix", ["concat:", "subfile,,start,0,end,9,,:", "file:", "cache:"])
 def test_a_path_is_no_protocol(films, monkeypatch, prefix):
     path = films.film(".mkv", codec="h264")
     monkeypatch.chdir(path.parent)
-    for opens in (open_video, remux.probe, demux.read_index):
+    for opens in (open_video, remux.probe, remux.read_index):
         with pytest.raises(VideoError, match="open"):
             opens(f"{prefix}{path.name}")
 

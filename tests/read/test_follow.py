@@ -15,7 +15,7 @@ import pytest
 
 import demoreel
 from demoreel.errors import DatasetBusyError, DatasetChangedError, DemoreelError, VideoError
-from demoreel.layouts import column_store
+from demoreel.layouts import rows as row_columns
 from demoreel.layouts.appending import create_appender
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.v3 import compact
@@ -214,7 +214,7 @@ def test_chosen_and_filtered_episodes_follow(recording):
 
 
 def test_tables_in_shared_memory_follow(recording, monkeypatch):
-    monkeypatch.setattr(column_store, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(row_columns, "_MEMORY_BYTES", 0)
     root, add, finish = recording()
     add(4)
     early = demoreel.open(root)
@@ -277,7 +277,7 @@ def test_a_worker_that_starts_late_refuses_another_dataset(tmp_path):
 
 
 def test_rows_of_a_later_state_are_not_shared(tmp_path, monkeypatch):
-    monkeypatch.setattr(column_store, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(row_columns, "_MEMORY_BYTES", 0)
     root = other_dataset(tmp_path / "data")
     first, second = open_reader(root), open_reader(root)
     for reader in (first, second):

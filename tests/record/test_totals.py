@@ -9,8 +9,7 @@ import pytest
 
 import demoreel
 from demoreel.edit.cut import cut
-from demoreel.layouts.exactness import noted
-from demoreel.layouts.histograms import histogram_files, read_histograms
+from demoreel.layouts.beside import histogram_files, noted, read_histograms
 from demoreel.record import create, resume
 from demoreel.stats.running import QUANTILES
 

@@ -10,8 +10,9 @@ from hypothesis.extra import numpy as hnp
 
 from demoreel.model import Feature
 from demoreel.stats import columns as exactly
-from demoreel.stats.columns import Facts, GatheredStats, number_stats, whole_stats
+from demoreel.stats.columns import Facts, number_stats, whole_stats
 from demoreel.stats.running import LevelCounts
+from demoreel.testing.factory import GatheredStats
 from support.plain_stats import stats_of_rows, stats_of_values
 
 FEATURES = {

@@ -28,14 +28,14 @@ import pyarrow.parquet as pq
 import demoreel
 from demoreel.errors import MetadataError
 from demoreel.layouts.appending import Appender, open_appender
-from demoreel.layouts.histograms import read_histograms
+from demoreel.layouts.beside import read_histograms
 from demoreel.layouts.writing import EpisodeDraft
 from demoreel.media.encode import VideoEncoder, VideoSettings
 from demoreel.media.remux import probe
 from demoreel.model import Feature, Info
-from demoreel.stats.columns import GatheredStats
 from demoreel.stats.running import LevelCounts
 from demoreel.storage.commit.writer_lock import is_held
+from demoreel.testing.factory import GatheredStats
 from demoreel.testing.stamp import read_stamp, stamp
 
 SIZE = (48, 64)

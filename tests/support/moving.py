@@ -18,8 +18,8 @@ import numpy as np
 from demoreel.layouts.writing import EpisodeDraft, create_writer
 from demoreel.media.encode import Codec, VideoEncoder, VideoSettings
 from demoreel.model import Feature, Info
-from demoreel.stats.columns import GatheredStats
 from demoreel.stats.running import LevelCounts
+from demoreel.testing.factory import GatheredStats
 
 FRONT = "observation.images.front"
 JOINTS = 6

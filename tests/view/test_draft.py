@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import urllib.request
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 import demoreel
+from demoreel.cli import main
 from demoreel.edit.cut import load
+from demoreel.edit.labels import labels_of
 from demoreel.model import DEFAULT_FEATURES
 from demoreel.testing import make_dataset, read_stamp
 from demoreel.view.datasets import ShownDataset
@@ -284,3 +287,212 @@ def test_a_page_trims_deletes_undoes_and_renders(page, serve, root, tmp_path):
     page.click("text=Write a new dataset")
     page.wait_for_selector("dialog [role=status]:has-text('page-made')")
     assert demoreel.open(tmp_path / "page-made").episodes.length.tolist() == [27, 10, 12]
+
+
+LABELS = {
+    "1": {
+        "success": False,
+        "score": 4,
+        "flag": "bad",
+        "redo": True,
+        "persistent": [{"frame": 3, "style": "subtask", "content": "reach"}],
+        "events": [],
+    }
+}
+
+
+def test_labels_are_part_of_a_draft_and_of_its_cut_list(ask, root, tmp_path):
+    client = ask(root)
+    status, answer = put(client, 0, LABELS)
+    assert (status, answer["episodes"]) == (200, LABELS)
+    clips = client.json(f"{client.first}/cutlist")["clips"]
+    said = {k: v for k, v in LABELS["1"].items() if k != "redo"}
+    assert clips[1] == [0, 1, 0, 30, None, said]
+    assert clips[0] == [0, 0, 0, 20]
+    job = rendered(client, {"revision": 1, "target": "made"})
+    assert job["state"] == "done", job
+    again = ask(tmp_path / "made")
+    found = again.json(f"{again.first}/e/1/labels")
+    assert found == {**said, "persistent": [{**said["persistent"][0]}]}
+    assert again.json(f"{again.first}/e/0/labels") == {"persistent": [], "events": []}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"success": 1},
+        {"score": 9},
+        {"flag": "maybe"},
+        {"redo": "yes"},
+        {"persistent": [{"frame": 20, "content": "x"}]},
+        {"persistent": [{"frame": 1, "content": "x" * 20_000}]},
+        {"events": [{"frame": 1, "content": "\ud800"}]},
+        {"events": [{"frame": 1, "kind": "x"}]},
+        {"events": [1]},
+    ],
+)
+def test_labels_that_make_no_sense_are_not_kept(ask, root, change):
+    client = ask(root)
+    assert put(client, 0, {"0": change})[0] == 400
+    assert client.json(f"{client.first}/draft")["revision"] == 0
+
+
+def test_what_is_rendered_can_be_cancelled_and_gone_on_with(ask, root, tmp_path, monkeypatch):
+    from demoreel.edit import render as rendering
+
+    client, begun, go = ask(root), threading.Event(), threading.Event()
+
+    class Slow(rendering.LocalEngine):
+        def run(self, *given, **options):
+            for done in super().run(*given, **options):
+                begun.set()
+                assert go.wait(30)
+                yield done
+
+    monkeypatch.setattr("demoreel.edit.cut.LocalEngine", Slow)
+    put(client, 0, {"0": {"deleted": True}})
+    fields = {"revision": 1, "target": "made"}
+    job = send(client, "POST", f"{client.first}/render", fields)[1]
+    assert job["cancels"]
+    assert begun.wait(30)
+    assert send(client, "POST", f"/api/jobs/{job['id']}/cancel", {})[0] == 200
+    go.set()
+    while job["state"] == "running":
+        time.sleep(0.02)
+        job = client.json(f"/api/jobs/{job['id']}")
+    assert job["state"] == "cancelled"
+    assert not (tmp_path / "made").exists()
+    assert rendered(client, fields)["state"] == "done"
+    assert len(demoreel.open(tmp_path / "made").episodes) == 3
+
+
+def episode_page(page, viewer, episode: int) -> None:
+    page.goto(viewer.address)
+    page.wait_for_selector(f"[data-episode='{episode}']")
+    id = page.evaluate("location.hash").split("/")[2]
+    page.goto(f"http://127.0.0.1:{viewer.port}/#/d/{id}/e/{episode}")
+    page.wait_for_selector("main[data-shown='0']")
+    page.evaluate("document.getElementById('main').demoreel.ready")
+
+
+def drag(page, selector: str, begin: float, end: float, *, edge: bool = False) -> None:
+    """Drag on a lane from a share of its width to another."""
+    lane = page.locator(".track[data-lane='subtask']").bounding_box()
+    box = page.locator(selector).bounding_box()
+    y = box["y"] + box["height"] / 2
+    x = box["x"] + 3 if edge else lane["x"] + begin * lane["width"]
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(lane["x"] + end * lane["width"], y, steps=5)
+    page.mouse.up()
+
+
+def spans(page) -> list[tuple[int, int, str]]:
+    found = page.evaluate(
+        """() => [...document.querySelectorAll("[data-lane='subtask'] .span")].map(
+            (span) => [Number(span.dataset.from), Number(span.dataset.to), span.textContent])"""
+    )
+    return [tuple(each) for each in found]
+
+
+def test_a_page_labels_and_the_command_does_the_same(page, serve, root, tmp_path):
+    viewer = serve(root)
+    episode_page(page, viewer, 1)
+    lane = "[data-lane='subtask']"
+    for begin, end, text in ((0, 1, "reach"), (1 / 3, 2 / 3, "grasp")):
+        drag(page, lane, begin, end)
+        page.keyboard.type(text)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f".span:has-text('{text}')")
+    assert spans(page) == [(0, 10, "reach"), (10, 20, "grasp"), (20, 30, "reach")]
+    drag(page, f"{lane} .span >> nth=1", 1 / 3, 0.5, edge=True)
+    page.wait_for_selector(f"{lane} .span[data-from='15']")
+    assert spans(page) == [(0, 15, "reach"), (15, 20, "grasp"), (20, 30, "reach")]
+    page.keyboard.press("u")
+    page.wait_for_selector(f"{lane} .span[data-from='10']")
+    page.keyboard.press("U")
+    page.wait_for_selector(f"{lane} .span[data-from='15']")
+    page.dblclick(f"{lane} .span >> nth=2")
+    page.click("dialog >> text=Remove")
+    page.wait_for_selector(f"{lane} .span[data-from='20']", state="detached")
+    page.evaluate("document.getElementById('main').demoreel.seek(6)")
+    page.keyboard.press("e")
+    page.keyboard.type("a bit left")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".event[data-from='6']")
+    for key, mark in (("s", "success true"), ("g", "flag good"), ("r", "redo true")):
+        page.keyboard.press(key)
+        page.wait_for_selector(f"[data-mark='{mark}'][aria-pressed='true']")
+    page.keyboard.press("4")
+    page.wait_for_selector("[data-score='4'][aria-pressed='true']")
+    page.keyboard.press("f")
+    page.wait_for_selector("[data-mark='success true'][aria-pressed='false']")
+    page.keyboard.press("u")
+    page.reload()
+    page.wait_for_selector("[data-mark='success true'][aria-pressed='true']")
+    page.wait_for_selector(".event[data-from='6']")
+    assert spans(page) == [(0, 15, "reach"), (15, 30, "grasp")]
+    page.keyboard.press("t")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("put it down")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#facts:has-text('put it down')")
+    page.keyboard.press("c")
+    assert "demoreel cut apply cutlist.json" in page.text_content("dialog code")
+    with page.expect_download() as download:
+        page.click("text=the cut list as a file")
+    download.value.save_as(tmp_path / "cutlist.json")
+    page.fill("dialog input[type=text]", str(tmp_path / "by page"))
+    page.click("text=Write a new dataset")
+    page.wait_for_selector("dialog [role=status]:has-text('by page')")
+    arguments = ["cut", "apply", str(tmp_path / "cutlist.json"), str(tmp_path / "by command")]
+    assert main([*arguments, "--dry-run"]) == 0
+    assert not (tmp_path / "by command").exists()
+    assert main(arguments) == 0
+    for name in ("by page", "by command"):
+        dataset = demoreel.open(tmp_path / name)
+        labels = labels_of(dataset, 1)
+        assert (labels.success, labels.score, labels.flag) == (True, 4, "good")
+        assert [(row.frame, row.content) for row in labels.persistent] == [
+            (0, "reach"),
+            (15, "grasp"),
+        ]
+        assert [(row.frame, row.content, row.role) for row in labels.events] == [
+            (6, "a bit left", "user")
+        ]
+        assert dataset.episodes[1].tasks == ("put it down",)
+
+
+def test_the_second_tab_is_told(page, serve, root):
+    viewer = serve(root)
+    episode_page(page, viewer, 0)
+    other = page.context.new_page()
+    episode_page(other, viewer, 1)
+    page.keyboard.press("g")
+    page.wait_for_selector(".draft:has-text('1 change')")
+    page.wait_for_function("() => sessionStorage.length === 0")
+    other.keyboard.press("b")
+    other.wait_for_selector(".draft.bad:has-text('changed in another window')")
+    other.keyboard.press("c")
+    assert "reload this page" in other.text_content("dialog [role=alert]")
+    other.reload()
+    other.wait_for_selector(".draft:has-text('1 change')")
+
+
+def test_idle_ends_are_trimmed_one_by_one(page, serve, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    features = {"action": {"dtype": "float32", "shape": (1,), "names": None}}
+    recorder = demoreel.create(tmp_path / "idle", fps=10, features=features)
+    for frame in range(60):
+        value = np.array([np.clip(frame - 20, 0, 20)], np.float32)
+        recorder.add_frame({"action": value, "task": "go"})
+    recorder.save_episode()
+    recorder.finalize()
+    episode_page(page, serve(tmp_path / "idle"), 0)
+    page.click("[data-trim='start']:has-text('trim head 1.5 s (idle)')")
+    page.wait_for_selector("[data-trim='start'][aria-pressed='true']")
+    assert page.locator("[data-trim='stop'][aria-pressed='false']").count() == 1
+    page.keyboard.press("}")
+    page.wait_for_selector("[data-trim='stop'][aria-pressed='true']")
+    page.click("[data-trim='start']")
+    page.wait_for_selector("[data-trim='start'][aria-pressed='false']")

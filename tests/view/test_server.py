@@ -145,7 +145,7 @@ def test_a_folder_of_datasets_is_listed_with_what_is_broken(ask, root, tmp_path)
     found = {each["name"]: each for each in ask(tmp_path).json("/api/datasets")["datasets"]}
     assert found.keys() == {"me/one", "two"}
     assert found["me/one"]["episodes"] == 3
-    assert found["me/one"]["cameras"] == 4
+    assert found["me/one"]["cameras"] == ["cam0", "cam1", "still", "depth"]
     assert "not readable JSON" in found["two"]["error"]
 
 

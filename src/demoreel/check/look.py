@@ -123,10 +123,14 @@ class Look:
     Args:
         root: The dataset's folder.
         thresholds: The numbers to decide by.
+        assumed: What is taken for ``info.json`` where it cannot be used.
     """
 
-    def __init__(self, root: Path, thresholds: Mapping[str, float]) -> None:
+    def __init__(
+        self, root: Path, thresholds: Mapping[str, float], *, assumed: Info | None = None
+    ) -> None:
         self.root = root
+        self._assumed = assumed
         self.thresholds = thresholds
         self.findings = Findings(str(root))
         self.facts: dict[str, Any] = {}
@@ -230,7 +234,9 @@ class Look:
     @cached_property
     def info(self) -> Info | None:
         """What of ``info.json`` can be used; None if nothing. Its counts may be 0: see ``raw``."""
-        return info_from(self.raw, self.root / INFO, self.note) if self.raw is not None else None
+        if self.raw is None:
+            return self._assumed
+        return info_from(self.raw, self.root / INFO, self.note) or self._assumed
 
     @cached_property
     def is_pending(self) -> bool:

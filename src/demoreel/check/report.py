@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -343,12 +343,12 @@ def extent_of(group: Group, episodes: int | None = None) -> str:
         text = f"episode {numbers[0]}"
     else:
         of = f" of {episodes:,}" if episodes and affected <= episodes else ""
-        text = f"{affected:,}{of} episodes: {_ranges(numbers, is_whole=are_all_named)}"
+        text = f"{affected:,}{of} episodes: {ranges(numbers, is_whole=are_all_named)}"
     cameras = sorted({place.camera for place in places if place.camera is not None})
     return text + (f"; {count(len(cameras), 'camera')}" if len(cameras) > 1 else "")
 
 
-def _ranges(numbers: list[int], *, is_whole: bool) -> str:
+def ranges(numbers: Sequence[int], *, is_whole: bool = True) -> str:
     """Return ``0-3, 7, 9-12``."""
     found: list[list[int]] = []
     for number in numbers:

@@ -27,7 +27,7 @@ from demoreel.errors import (
     first_line,
     refuse_shortage,
 )
-from demoreel.layouts import arrow_in
+from demoreel.layouts.columns import read_numbers
 from demoreel.layouts.lance.schemas import column_names
 from demoreel.layouts.lance.tables import LanceTable
 from demoreel.model import Feature
@@ -392,7 +392,7 @@ def _decoded(
         feature = features[column]
         array = batch.column(place)
         try:
-            columns[feature.key] = arrow_in.numbers(array, feature, where=name)
+            columns[feature.key] = read_numbers(array, feature, where=name)
         except (TableError, pa.ArrowException, ValueError) as error:
             _report_column(look, name, array, feature, error)
     return columns

@@ -77,8 +77,7 @@ def repair(
 
 
 def _show(out: Output, done: Repaired) -> None:
-    from demoreel.repair.changes import examples
-    from demoreel.repair.refuse import grouped
+    from demoreel.repair.report import examples, reasons
 
     kept = f"{count(done.episodes, 'episode')}, {count(done.frames, 'frame')}"
     if done.target is None:
@@ -89,7 +88,7 @@ def _show(out: Output, done: Repaired) -> None:
         out.line(f"{done.target}: {kept}; rows and video packets copied to new files")
     is_plan = done.target is None
     _list(out, "to repair" if is_plan else "repaired", list(done.mended))
-    _list(out, "to lose" if is_plan else "lost", grouped(done.lost))
+    _list(out, "to lose" if is_plan else "lost", reasons(done.lost))
     if done.cameras_lost:
         _list(out, "to lose" if is_plan else "lost", [f"camera {c}" for c in done.cameras_lost])
     if done.absent:

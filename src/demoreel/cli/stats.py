@@ -83,7 +83,7 @@ def describe(reader: Reader, episode: int | None, path: str) -> dict[str, Any]:
         UnfinishedError: It waits to be encoded.
         MetadataError: There are no statistics.
     """
-    from demoreel.layouts.exactness import approximate_stats
+    from demoreel.layouts.beside import approximate_stats
     from demoreel.layouts.pending import PendingReader
     from demoreel.model import stats_to_json
     from demoreel.stats.files import episode_approximate, episode_stats, quiet_stats

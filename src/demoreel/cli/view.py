@@ -8,6 +8,7 @@ import typer
 
 from demoreel.cli.options import place
 from demoreel.cli.output import Output
+from demoreel.errors import ArgumentError
 
 
 def view(
@@ -29,6 +30,25 @@ def view(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse all that writes: drafts and rendering.")
     ] = False,
+    predictions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--predictions",
+            metavar="FILE",
+            help="Predicted actions (parquet, npz) to draw over recorded ones; more than once.",
+        ),
+    ] = None,
+    rerun: Annotated[
+        bool,
+        typer.Option(
+            "--rerun",
+            help="Write an episode as a Rerun recording, to a path OUT.rrd; without one, open "
+            "Rerun's viewer.",
+        ),
+    ] = False,
+    episode: Annotated[
+        int, typer.Option("--episode", min=0, metavar="N", help="Which, with --rerun.")
+    ] = 0,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Print the address, and open no browser.")
     ] = False,
@@ -39,9 +59,14 @@ def view(
     SSH, forward the port (ssh -L 8000:localhost:8000, with --port 8000) and open the address there.
     Ends with Ctrl-C.
     """
+    if rerun:
+        _rerun(out, paths, episode)
+        return
     from demoreel.view.server import RunningViewer
 
-    viewer = RunningViewer(paths, host=host, port=port, read_only=read_only)
+    viewer = RunningViewer(
+        paths, host=host, port=port, read_only=read_only, predictions=predictions or ()
+    )
     if not viewer.is_local:
         out.note(
             f"{host} is not this machine alone: all who have this address and its token can see "
@@ -53,3 +78,21 @@ def view(
 
         webbrowser.open(viewer.address)
     viewer.serve()
+
+
+def _rerun(out: Output, paths: list[str], episode: int) -> None:
+    import demoreel
+    from demoreel.view.rerun import show_recording, write_recording
+
+    targets = [path for path in paths if path.endswith(".rrd")]
+    datasets = [path for path in paths if path not in targets]
+    if len(datasets) != 1 or len(targets) > 1:
+        raise ArgumentError(
+            "--rerun is for an episode of one dataset.",
+            hint="demoreel view DATASET --rerun OUT.rrd --episode 3",
+        )
+    dataset = demoreel.open(datasets[0])
+    if targets:
+        out.line(str(write_recording(dataset, episode, targets[0])))
+    else:
+        show_recording(dataset, episode)

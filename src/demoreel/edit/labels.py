@@ -16,11 +16,13 @@ import numpy as np
 
 from demoreel.edit.clips import Clip, Frames, Labels, LanguageRow
 from demoreel.edit.features import View
-from demoreel.edit.resample import events_of, moved
+from demoreel.edit.resample import events_of, frame_at, moved
+from demoreel.edit.scores import read_labels
 from demoreel.errors import ArgumentError
 from demoreel.layouts.base import Column, Reader
 from demoreel.model import Feature
 from demoreel.model.feature import LANGUAGE_KEYS, MASK
+from demoreel.read.dataset import Dataset
 
 SUCCESS = "next.success"
 UNKNOWN = MASK.format(SUCCESS)
@@ -151,3 +153,43 @@ def refuse_outside(clips: Sequence[Clip], lengths: Sequence[int], cameras: Seque
                 )
             if row.camera is not None and row.camera not in cameras:
                 raise ArgumentError(f"A label speaks of {row.camera!r}, which is no camera.")
+
+
+def labels_of(dataset: Dataset, episode: int) -> Labels:
+    """Return what a dataset says of an episode: success, language, score and flag.
+
+    Cost: reads these columns of the episode, and the score file.
+    """
+    view, features = dataset.episode(episode), dataset.features
+    success = None
+    if SUCCESS in features and features[SUCCESS].is_numeric:
+        unknown = UNKNOWN in features and np.asarray(view.column(UNKNOWN)).any()
+        success = None if unknown else bool(np.asarray(view.column(SUCCESS)).any())
+    times = np.asarray(view.column("timestamp"), np.float32).reshape(-1)
+    persistent = events = None
+    if PERSISTENT in features:
+        first = next(iter(view.column(PERSISTENT)), None) or ()
+        persistent = tuple(_stored_row(row, _frame(times, row)) for row in first)
+    if EVENTS in features:
+        column = view.column(EVENTS)
+        events = tuple(_stored_row(row, at) for at, rows in enumerate(column) for row in rows or ())
+    position = dataset.reader.episodes.position_of(episode)
+    rated = read_labels(dataset.reader, [position]).get(position, Labels())
+    return Labels(success, rated.score, rated.flag, persistent, events)
+
+
+def _frame(times: np.ndarray, row: Mapping[str, Any]) -> int:
+    at = row.get("timestamp")
+    return 0 if at is None or np.isnan(at) else frame_at(times, float(at))[0]
+
+
+def _stored_row(row: Mapping[str, Any], frame: int) -> LanguageRow:
+    calls = row.get("tool_calls")
+    return LanguageRow(
+        frame,
+        row.get("style"),
+        row.get("content"),
+        str(row.get("role")),
+        row.get("camera"),
+        None if calls is None else tuple(json.dumps(call, ensure_ascii=False) for call in calls),
+    )

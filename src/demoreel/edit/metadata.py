@@ -18,9 +18,8 @@ from demoreel.edit.foreign import carry_files, task_details
 from demoreel.edit.plan import Plan
 from demoreel.edit.statistics import FrameStats, frame_stats, inherit_levels
 from demoreel.edit.target_info import split_column, split_places
+from demoreel.layouts.beside import NOTE, histograms_name, write_note
 from demoreel.layouts.capture_times import CAPTURE_TIMES
-from demoreel.layouts.exactness import NOTE, write_note
-from demoreel.layouts.histograms import histograms_name
 from demoreel.layouts.v2 import writer as v2
 from demoreel.layouts.v3 import writer as v3
 from demoreel.layouts.v3.files import FilePlace

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.edit.plan import Plan
-from demoreel.layouts.histograms import Histogram, HistogramWriter
+from demoreel.layouts.beside import Histogram, HistogramWriter
 from demoreel.model import Feature
 from demoreel.model.feature import MASK
 from demoreel.model.stats import combine_stats, combined

@@ -1,32 +1,66 @@
 """The files of one commit of a repository, fetched into a folder as far as they are needed.
 
 Files are fetched by ``huggingface_hub``, several at a time; each is compared with the size and
-check sum that the Hub states before it counts as fetched.
+check sum that the Hub states before it counts as fetched. They go into a folder of their own, or
+into the cache of datasets that demoreel shares with lerobot::
+
+    HF_LEROBOT_HOME/hub/datasets--me--my_task/
+        refs/v3.0             the commit that the tag named when it was last asked
+        snapshots/COMMIT/     the files of a commit, as far as they were fetched
+        blobs/                their content
+        demoreel/COMMIT.json  which files the commit has: sizes and hashes; ours, others ignore it
+
+The rest is huggingface_hub's own layout, so that either program uses what the other has fetched.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from demoreel.errors import DatasetNotFoundError, StoreError
+from demoreel.errors import (
+    DatasetNotFoundError,
+    DemoreelError,
+    DemoreelWarning,
+    StoreError,
+    count,
+    refuse_shortage,
+)
 from demoreel.layouts.base import Reader, episode_files
+from demoreel.layouts.detect import open_reader
 from demoreel.storage.amounts import ShareDone
-from demoreel.storage.hub_calls import Hub, HubFile, Revision, accept_unmarked, no_progress_bars
-from demoreel.storage.names import OLD_METADATA, is_hidden, refuse_waiting_copy
+from demoreel.storage.commit.files import write_file
+from demoreel.storage.hub_calls import (
+    MAIN,
+    Hub,
+    HubFile,
+    HubUnreachableError,
+    Refs,
+    Revision,
+    accept_unmarked,
+    is_commit,
+    is_offline,
+    no_progress_bars,
+    readable_name,
+    refuse_unsafe,
+    resolve_revision,
+)
+from demoreel.storage.names import OLD_METADATA, is_hidden, leads_elsewhere, refuse_waiting_copy
 from demoreel.storage.threads import parallel_map
 
 Files = Mapping[str, HubFile]
 Report = Callable[[float], None]
-
 INFO = "meta/info.json"
-
 _TABLES = re.compile(r"[^/]+\.lance/")
 _ROWS = re.compile(r"data/[^/]+/[^/]+\.parquet")
 _AT_A_TIME = 8
 _DELIVERIES = 2
+_LISTINGS = "demoreel"
 
 
 def lerobot_home() -> Path:
@@ -194,3 +228,177 @@ class Snapshot:
             file=file.path,
             revision=self.commit,
         )
+
+
+class CachedDataset(Snapshot):
+    """A commit of a repository in the cache, as far as it was fetched."""
+
+    in_cache = True
+
+    def __init__(self, hub: Hub, repo_id: str, found: str | Revision) -> None:
+        commit = found if isinstance(found, str) else found.commit
+        super().__init__(hub, repo_id, found, _folder_of(repo_id) / "snapshots" / commit)
+        self._listing = _folder_of(repo_id) / _LISTINGS / f"{commit}.json"
+
+    def has_metadata(self) -> bool:
+        """Whether the dataset can be opened as it lies there; the Hub is not asked."""
+        if not (self.folder / INFO).is_file():
+            return False
+        known = self._noted_files()
+        if known is not None:
+            return all((self.folder / name).is_file() for name in opening_files(known))
+        # Fetched by another program, which may have been killed while it did.
+        try:
+            reader = open_reader(self.folder)
+        except DemoreelError as error:
+            refuse_shortage(error)
+            return False
+        return len(reader.episodes) >= reader.info.total_episodes
+
+    def is_complete(self) -> bool:
+        """Whether nothing needs to be asked to open it: its files are known, and those are here."""
+        return self._listing.is_file() and self.has_metadata()
+
+    def remove_outdated(self) -> None:
+        """List the files again, and remove those that have another size here."""
+        self._listing.unlink(missing_ok=True)
+        for name, file in self.files.items():
+            place = self.folder / name
+            if place.is_file() and place.stat().st_size != file.size:
+                place.resolve().unlink()
+                place.unlink(missing_ok=True)
+
+    @property
+    def files(self) -> Files:
+        """The commit's files: as noted, else as the Hub says; then they are noted."""
+        if self._listed is None:
+            self._listed = self._noted_files()
+        if self._listed is None:
+            noted = {n: [f.size, f.sha256, f.git_sha1] for n, f in super().files.items()}
+            self._listing.parent.mkdir(parents=True, exist_ok=True)
+            write_file(self._listing, json.dumps(noted).encode())
+        return super().files
+
+    def _noted_files(self) -> dict[str, HubFile] | None:
+        try:
+            noted = json.loads(self._listing.read_bytes())
+            return {
+                path: HubFile(path, int(size), sha256, git_sha1)
+                for path, (size, sha256, git_sha1) in noted.items()
+            }
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+
+    def _missing(self, names: Collection[str]) -> list[HubFile]:
+        missing = [name for name in names if not (self.folder / name).is_file()]
+        if missing and is_offline():
+            raise DatasetNotFoundError(
+                f"This machine lacks {count(len(missing), 'file')} of {self.repo_id!r}, and "
+                "HF_HUB_OFFLINE is set.",
+                hint="choose episodes that are here, with episodes=; or unset HF_HUB_OFFLINE",
+                first_missing=missing[0],
+                looked_in=self.folder,
+            )
+        return self._known(missing)
+
+
+def cached_dataset(
+    repo_id: str,
+    revision: str | None = None,
+    *,
+    token: str | bool | None = None,
+    fresh: bool = False,
+    report: Report | None = None,
+) -> CachedDataset:
+    """Return a dataset of the Hub in the cache, fetched so far that it can be opened.
+
+    Cost: where it is cached, one request, which asks what the tag names now; none with
+    ``HF_HUB_OFFLINE`` or where ``revision`` is a commit. Else the metadata; of a dataset that lies
+    in Lance tables, all of them.
+
+    Args:
+        repo_id: The repository.
+        revision: A tag, a branch or a commit; None is the newest version that demoreel reads.
+        token: A token; None uses the login, if there is one.
+        fresh: Ask the Hub even where a commit is cached, and compare the sizes of files.
+        report: Called with the share of bytes that are here.
+    """
+    hub = Hub(token)
+    pinned = revision is not None and is_commit(revision) and not fresh
+    if pinned or is_offline():
+        cached = _cached(hub, repo_id, revision)
+        if cached is not None:
+            return cached
+    try:
+        found = resolve_revision(hub, repo_id, revision)
+    except HubUnreachableError as error:
+        cached = None if fresh else _cached(hub, repo_id, revision)
+        if cached is None:
+            raise _not_here(repo_id, error) from None
+        warnings.warn(
+            f"{error.what} The dataset {repo_id!r} is read as it was fetched before "
+            f"({cached.commit[:7]}).",
+            DemoreelWarning,
+            stacklevel=2,
+        )
+        return cached
+    dataset = CachedDataset(hub, repo_id, found)
+    if fresh:
+        dataset.remove_outdated()
+    if fresh or not found.is_marked or not dataset.is_complete():
+        dataset.fetch_what_opens(report)
+    _note_commit(repo_id, found)
+    return dataset
+
+
+def cached_folder(repo_id: str, revision: str | None) -> Path | None:
+    """Return the folder of a dataset in the cache; the Hub is not asked."""
+    cached = _cached(Hub(), repo_id, revision)
+    return None if cached is None else cached.folder
+
+
+def _cached(hub: Hub, repo_id: str, revision: str | None) -> CachedDataset | None:
+    refs = _folder_of(repo_id) / "refs"
+    if revision is None:
+        known = {str(place.relative_to(refs)): "" for place in refs.rglob("*") if place.is_file()}
+        name = readable_name(Refs({}, known))
+        wanted = [MAIN] if name is None else [name, MAIN]
+    else:
+        refuse_unsafe(revision, repo_id)
+        wanted = [revision]
+    for name in wanted:
+        commit = name
+        with suppress(OSError):
+            commit = (refs / name).read_text().strip()
+        if leads_elsewhere(commit):  # another program wrote it
+            continue
+        dataset = CachedDataset(hub, repo_id, commit)
+        if dataset.has_metadata():
+            return dataset
+    return None
+
+
+def _folder_of(repo_id: str) -> Path:
+    return hub_cache() / ("datasets--" + repo_id.replace("/", "--"))
+
+
+def _note_commit(repo_id: str, found: Revision) -> None:
+    """Note what a tag or branch names, for when the Hub must not be asked."""
+    if found.name == found.commit:
+        return
+    refuse_unsafe(found.name, repo_id)
+    reference = _folder_of(repo_id) / "refs" / found.name
+    with suppress(OSError):
+        if reference.read_text() == found.commit:
+            return
+    reference.parent.mkdir(parents=True, exist_ok=True)
+    write_file(reference, found.commit.encode())
+
+
+def _not_here(repo_id: str, error: HubUnreachableError) -> DatasetNotFoundError:
+    return DatasetNotFoundError(
+        f"The dataset {repo_id!r} is not on this machine. {error.what}",
+        hint="pass root= if it lies elsewhere; or fetch it where the Hub can be reached: "
+        f"demoreel pull {repo_id} FOLDER",
+        looked_in=_folder_of(repo_id),
+    )

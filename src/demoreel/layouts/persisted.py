@@ -42,14 +42,18 @@ from demoreel.errors import (
     TableError,
     VideoError,
 )
-from demoreel.layouts import arrow_in
-from demoreel.layouts.columns import to_arrow
-from demoreel.layouts.language import parsed_rows
-from demoreel.layouts.persisted_files import MANIFEST, ROWS, counts_path, packets_path, spill_path
+from demoreel.layouts.columns import parsed_rows, read_images, read_numbers, to_arrow
+from demoreel.layouts.persisted_files import (
+    MANIFEST,
+    ROWS,
+    counts_path,
+    packets_path,
+    read_packets,
+    spill_path,
+)
 from demoreel.layouts.spans import require_frames
 from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.images import decode_depth_image, decode_image
-from demoreel.media.packet_file import read_packets
 from demoreel.media.video import Codec, PacketIndex, Video, index_packets, index_video
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
 from demoreel.model.clocks import ROWS as ROWS_CLOCK
@@ -527,9 +531,9 @@ def _field(data: bytes, table: int, number: int) -> int | None:
 
 def _values(array: pa.Array, feature: Feature, where: str) -> Any:
     if feature.is_numeric:
-        return arrow_in.numbers(array, feature, where=where)
+        return read_numbers(array, feature, where=where)
     if feature.is_camera:
-        images = arrow_in.images(array, key=feature.key, where=where)
+        images = read_images(array, key=feature.key, where=where)
         if images.null_count:
             raise TableError(f"Column {feature.key!r} lacks an image.", file=where)
         return images.to_pylist()

@@ -1,495 +1,337 @@
-"""Rows of a parquet dataset, by their position in the dataset.
+"""Rows by their position in the dataset; their numbers decoded once, as columns to be indexed.
 
-A row belongs to an episode because its ``episode_index`` says so and its file is the one that the
-metadata names; never because of where it stands. Rows and files that no episode names do no harm.
-
-A table's footer says which row groups may hold an episode; only those are read, on first use, and
-where reads wait, all that a batch needs at the same time. Numbers go into a ``ColumnStore``, so
-that a batch is one indexing operation; text, language and images stay in Arrow.
+Random rows of a compressed table cost a decode each; an indexing operation costs next to nothing.
+So numbers are decoded an episode at a time, on first use, into columns as long as the dataset.
+Small ones lie in memory; large ones in a scratch folder that every process of the machine maps.
 """
 
 from __future__ import annotations
 
-import errno
-import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+import itertools
+import mmap
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from demoreel.errors import DemoreelError, TableError
-from demoreel.layouts import arrow_in
-from demoreel.layouts.column_store import ColumnStore, PassingColumns, StoredNumbers
-from demoreel.layouts.find_rows import find_rows, runs
-from demoreel.layouts.language import parsed_rows
 from demoreel.model import Episodes, Feature, Info
-from demoreel.storage.arrow import UNREADABLE
-from demoreel.storage.cache import ByteCache
-from demoreel.storage.commit.consistent import FolderState
-from demoreel.storage.folder import DatasetFolder
-from demoreel.storage.local import FETCH
-from demoreel.storage.parquet import Parquet
-from demoreel.storage.threads import renew_in_children
-
-T = TypeVar("T")
-
-_ARROW_BYTES = 256 << 20
-_PASSING = 4  # rows of a large group pass by: they leave room for others
-_LARGE = 1 << 24
-_INDEX_BYTES = 64 << 20
-_WHICH_ROW = ("episode_index", "frame_index")
-_RESTORE = "restore the file, or leave its episodes out with episodes="
+from demoreel.storage.scratch import Scratch
 
 
-class _Table(NamedTuple):
-    """A table that is being read, for some episodes.
+def find_rows(
+    episodes: Episodes, expected: np.ndarray, episode: np.ndarray, frame: np.ndarray | None
+) -> tuple[dict[int, np.ndarray], dict[int, str]]:
+    """Find the rows of the expected episodes, in frame order.
 
-    Attributes:
-        name: The file.
-        identity: Changes when another file takes its place.
-        positions: The episodes, by position.
-        which: Its columns that say which row is which.
-        groups: The row groups that may hold rows of the episodes.
-        sizes: Rows of each of these groups.
-        neighbours: The positions of all episodes that can lie in no other group.
-        arrived: Gives the open file; waits for the bytes of the columns.
-    """
-
-    name: str
-    identity: Hashable
-    positions: Sequence[int]
-    which: list[str]
-    groups: list[int]
-    sizes: list[int]
-    neighbours: np.ndarray
-    arrived: Callable[[], Parquet]
-
-
-def _outside(numbers: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return for each number whether it lies in none of the ranges from ``first`` to ``last``."""
-    order = np.argsort(numbers)
-    begin = np.searchsorted(numbers[order], first)
-    end = np.maximum(begin, np.searchsorted(numbers[order], last, side="right"))
-    ranges = np.zeros(len(numbers) + 1, np.int64)  # that begin at each number, less those that end
-    np.add.at(ranges, begin, 1)
-    np.add.at(ranges, end, -1)
-    found = np.empty(len(numbers), bool)
-    found[order] = np.cumsum(ranges[:-1]) == 0
-    return found
-
-
-class _EpisodeRows(NamedTuple):
-    """Where the rows of an episode are.
-
-    Attributes:
-        name: The table.
-        identity: Changes when another file takes its place.
-        at: For each frame its row group, and its row in that.
-    """
-
-    name: str
-    identity: Hashable
-    at: np.ndarray
-
-
-_Column = tuple[str, Hashable, int, str]  # a table, its identity, a row group, a feature
-
-
-@dataclass(slots=True)
-class _Running:
-    """A column of a row group that is being decoded, some rows at a time.
-
-    Attributes:
-        column: Which one.
-        blocks: The blocks that follow.
-        next: The number of the next one.
-    """
-
-    column: _Column
-    blocks: Iterator[pa.Table]
-    next: int = 0
-
-
-class ParquetRows(StoredNumbers):
-    """The tables of one dataset.
+    Rows count by ``frame_index``; where a writer got that wrong but the number of rows is right,
+    their order in the table is all there is, and it is used.
 
     Args:
-        folder: The dataset's folder.
-        info: Its info.
-        episodes: Its episodes.
-        file_of: Name of the table of the episode at a position.
-        file_ids: A number for each episode, equal for those that share a table.
-        fingerprint: Changes when the dataset does; names the shared scratch folder.
-        state: What the dataset was when its metadata were read; None where that cannot change.
+        episodes: The dataset's episodes.
+        expected: Positions of the episodes that the table should hold.
+        episode: The table's ``episode_index``.
+        frame: Its ``frame_index``; None if it has none.
+
+    Returns:
+        For each position, the places of its rows; and for those that are not whole, why.
+    """
+    found: dict[int, np.ndarray] = {}
+    problem: dict[int, str] = {}
+    order = np.argsort(episode, kind="stable")
+    ordered = episode[order]
+    for position in expected.tolist():
+        number = int(episodes.episode_index[position])
+        length = int(episodes.length[position])
+        begin, end = np.searchsorted(ordered, [number, number + 1])
+        rows = order[begin:end]
+        if len(rows) != length:
+            problem[position] = (
+                f"Episode {number} has {len(rows)} rows in its table; the metadata says {length}."
+            )
+            continue
+        if frame is not None:
+            by_frame = np.argsort(frame[rows], kind="stable")
+            if np.array_equal(frame[rows][by_frame], np.arange(length)):
+                rows = rows[by_frame]
+        found[position] = rows.astype(np.int32)
+    return found, problem
+
+
+def runs(target: np.ndarray) -> list[tuple[int, int]]:
+    """Return spans of rows that lie side by side in the dataset too."""
+    if len(target) == 0:
+        return []
+    cuts = np.flatnonzero(np.diff(target) != 1) + 1
+    edges = [0, *cuts.tolist(), len(target)]
+    return list(itertools.pairwise(edges))
+
+
+_MEMORY_BYTES = int(os.environ.get("DEMOREEL_TABLE_MEMORY", 64 << 20))
+
+Fill = Callable[[np.ndarray], None]
+"""Decodes the episodes at these positions: calls ``write``, then ``mark_filled``."""
+
+
+class MemoryColumn:
+    """A column in this process's memory; pages that are never filled cost nothing."""
+
+    def __init__(self, rows: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self.values = np.zeros((rows, *shape), dtype=dtype)
+
+    def write(self, row: int, values: np.ndarray) -> None:
+        """Put values there."""
+        self.values[row : row + len(values)] = values
+
+
+class SharedColumn:
+    """A column in a sparse file that every process maps.
+
+    Writing goes through ``pwrite``, not through the map: on a full disk a write to the map kills
+    the process, a ``pwrite`` is an ordinary error. Two processes that fill the same rows write the
+    same bytes, so no lock is needed.
+
+    Args:
+        path: The file; made if it is not there.
+        rows: Rows of the column.
+        dtype: Type of a value.
+        shape: Shape of a row's value.
+        reserve: Take the disk space now. For columns that are read before they are written: where
+            the disk is memory (tmpfs), looking at a hole takes space too, and kills the process
+            if there is none.
     """
 
     def __init__(
         self,
-        folder: DatasetFolder,
-        info: Info,
-        episodes: Episodes,
-        file_of: Callable[[int], str],
-        file_ids: np.ndarray,
-        fingerprint: Sequence[object],
-        state: FolderState | None = None,
+        path: Path,
+        rows: int,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        *,
+        reserve: bool = False,
     ) -> None:
-        numeric = [f for f in info.features.values() if f.is_numeric]
-        super().__init__(episodes, numeric, fingerprint)
-        self._folder = folder
-        self._state = state
-        self._file_of = file_of
-        self._file_ids = file_ids
-        # Sorted once, so that the episodes of a file are found without a look at all of them.
-        self._by_file = np.argsort(file_ids, kind="stable")
-        self._index: ByteCache[tuple[str, Hashable, int], _EpisodeRows] = ByteCache(_INDEX_BYTES)
-        self._arrow: ByteCache[tuple[_Column, int], pa.Array] = ByteCache(_ARROW_BYTES)
-        self._steps: dict[_Column, int] = {}
-        self._running: _Running | None = None
-        self.renew()
-        renew_in_children(self)
+        self._row_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        total = max(1, rows * self._row_bytes)
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._handle, total)
+        if reserve and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._handle, 0, total)
+        self._dtype = dtype
+        pages = mmap.mmap(self._handle, total, prot=mmap.PROT_READ)
+        count = rows * int(np.prod(shape, dtype=np.int64))
+        self.values = np.frombuffer(pages, dtype, count).reshape(rows, *shape)
 
-    def renew(self) -> None:
-        """Begin with a lock of its own in a forked child, and with files of its own."""
-        self._lock = threading.Lock()
-        self._running = None
+    def write(self, row: int, values: np.ndarray) -> None:
+        """Put values there."""
+        data = np.ascontiguousarray(values, dtype=self._dtype).reshape(-1).view(np.uint8).data
+        at = row * self._row_bytes
+        while data:
+            written = os.pwrite(self._handle, data, at)
+            data = data[written:]
+            at += written
 
-    def _tables(self, positions: Sequence[int], keys: Sequence[str]) -> Iterator[_Table]:
-        """Yield the tables of these episodes; where reads wait, all are begun before the first."""
-        files: dict[str, list[int]] = {}
-        for position in positions:
-            files.setdefault(self._file_of(position), []).append(position)
-        begun = [
-            self._folder.begin(partial(self._begin, name, wanted, keys))
-            for name, wanted in files.items()
-        ]
-        for table in begun:
-            yield table()
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle is not None:
+            os.close(handle)
 
-    def _begin(self, name: str, positions: Sequence[int], keys: Sequence[str]) -> _Table:
-        """Open a table, and begin to read columns of the row groups that may hold episodes."""
-        before = self._folder.identity(name)
-        parquet = self._open(name)
-        identity = self._folder.identity(name)
-        if before not in (None, identity):
-            raise self._error(
-                "A table was replaced while it was being read.",
-                name,
-                hint="another process merges the dataset's files; read again",
-            )
-        present = set(parquet.schema_arrow.names)
-        if "episode_index" not in present:
-            raise self._error("The table has no episode_index column.", name, hint=None)
-        absent = [key for key in keys if key not in present]
-        if absent:
-            raise self._error(
-                f"The table lacks the column {absent[0]!r} that info.json declares.",
-                name,
-                hint="the table and info.json were not written together",
-            )
-        which = [key for key in _WHICH_ROW if key in present]
-        first, last = self._decoded(name, lambda: parquet.bounds("episode_index"))
-        wanted = np.append(np.sort(self._episodes.episode_index[list(positions)]), np.inf)
-        groups = np.flatnonzero(wanted[np.searchsorted(wanted, first)] <= last).tolist()
-        sizes = [parquet.metadata.row_group(group).num_rows for group in groups]
-        others = self._positions_in(positions[0])
-        numbers = self._episodes.episode_index[others]
-        neighbours = others[_outside(numbers, np.delete(first, groups), np.delete(last, groups))]
-        columns = list(dict.fromkeys([*which, *keys]))
-        arrived = self._decoded(name, lambda: parquet.begin(groups, columns))
-        return _Table(name, identity, positions, which, groups, sizes, neighbours, arrived)
 
-    def _rows_in(self, table: _Table, columns: pa.Table) -> dict[int, np.ndarray]:
-        """Return the rows of the episodes that are whole in the row groups, in frame order."""
-        episode = self._counting(columns, "episode_index", table.name)
-        frame = None
-        if "frame_index" in table.which:
-            frame = self._counting(columns, "frame_index", table.name)
-        is_here = np.isin(self._episodes.episode_index[table.neighbours], episode)
-        expected = np.union1d(table.neighbours[is_here], table.positions)
-        rows, problem = find_rows(self._episodes, expected, episode, frame)
-        for position in table.positions:
-            if position in problem:
-                raise self._error(
-                    problem[position],
-                    table.name,
-                    hint="restore the file, or leave the episode out with episodes=",
-                    episode=int(self._episodes.episode_index[position]),
-                )
-        return rows
+Column = MemoryColumn | SharedColumn
 
-    def _counting(self, table: pa.Table, key: str, name: str) -> np.ndarray:
-        """Return a column that says which row is which."""
-        whole = arrow_in.as_counts(table.column(key))
-        if whole is None:
-            raise self._error(
-                f"The table's {key} is not a whole number in every row.",
-                name,
-                hint="restore the file, or mend the dataset with demoreel repair",
-            )
-        return whole
 
-    def _positions_in(self, position: int) -> np.ndarray:
-        """Return the positions of the episodes that share this one's file."""
-        number = self._file_ids[position]
-        edges = [number, number + 1]
-        begin, end = np.searchsorted(self._file_ids, edges, sorter=self._by_file)
-        return self._by_file[begin:end]
+class PassingColumns:
+    """Numeric columns of a few episodes that follow one another, for a reader that needs them once.
 
-    def _fill(
-        self, positions: np.ndarray, store: ColumnStore | PassingColumns | None = None
+    Takes what a ``ColumnStore`` takes, and lets go of rows of other episodes.
+
+    Args:
+        episodes: The dataset's episodes.
+        features: Its numeric features.
+        first: Position of the first episode.
+        stop: One past the position of the last.
+    """
+
+    def __init__(
+        self, episodes: Episodes, features: Iterable[Feature], first: int, stop: int
     ) -> None:
-        for table in self._tables(positions.tolist(), [feature.key for feature in self._numeric]):
-            self._fill_from(table, store or self._store)
+        self._begin, self._end = int(episodes.start[first]), int(episodes.start[stop])
+        rows = self._end - self._begin
+        self.columns = {f.key: np.empty((rows, *f.item_shape), f.numpy_dtype) for f in features}
 
-    def _fill_from(self, table: _Table, store: ColumnStore | PassingColumns) -> None:
-        """Store the numbers of all episodes that are whole in the row groups of a table."""
-        total, at = sum(table.sizes), 0
-        keys = list(dict.fromkeys([*table.which, *(feature.key for feature in self._numeric)]))
-        with self._decoded(table.name, table.arrived) as parquet:
-            blocks = parquet.blocks(keys, groups=table.groups)
-            block = self._decoded(table.name, lambda: next(blocks, None))
-            if block is not None and len(block) == total:
-                rows = self._rows_in(table, block)
-            else:
-                rows = self._rows_in(table, self._read(table, parquet))
-            target = np.full(total, -1, dtype=np.int64)
-            for position, places in rows.items():
-                target[places] = int(self._episodes.start[position]) + np.arange(len(places))
-            while block is not None:
-                self._refuse_stale(store)
-                self._fill_rows(table.name, block, target[at : at + len(block)], store)
-                at += len(block)
-                block = self._decoded(table.name, lambda: next(blocks, None))
-        if at < total:
-            raise self._shorter(table.name)
-        for position in rows:
-            store.mark_filled(position)
+    def write(self, key: str, row: int, values: np.ndarray) -> None:
+        """Put a column's values there, from ``row`` on, as far as they belong here."""
+        begin, end = max(row, self._begin), min(row + len(values), self._end)
+        if begin < end:
+            place = slice(begin - self._begin, end - self._begin)
+            self.columns[key][place] = values[begin - row : end - row]
 
-    def _read(self, table: _Table, parquet: Parquet) -> pa.Table:
-        """Return the columns that say which row is which."""
-        return self._decoded(table.name, lambda: parquet.read(table.which, groups=table.groups))
+    def mark_filled(self, position: int) -> None:
+        """Nothing is asked for a second time here."""
 
-    def _fill_rows(
-        self,
-        name: str,
-        table: pa.Table,
-        target: np.ndarray,
-        store: ColumnStore | PassingColumns,
+
+class ColumnStore:
+    """Numeric columns, addressed by position in the dataset, filled episode by episode.
+
+    Args:
+        episodes: The dataset's episodes.
+        features: Its numeric features.
+        fingerprint: Changes when the dataset does; names the shared scratch folder.
+    """
+
+    def __init__(
+        self, episodes: Episodes, features: Iterable[Feature], fingerprint: Sequence[object]
     ) -> None:
-        """Store rows of a table at their positions in the dataset."""
-        keep = np.flatnonzero(target >= 0)
-        for feature in self._numeric:
-            array = table.column(feature.key).combine_chunks()
-            values = arrow_in.numbers(array, feature, where=f"{self._folder.uri}/{name}")
-            for at, stop in runs(target[keep]):
-                start_row = int(target[keep[at]])
-                store.write(feature.key, start_row, _of_rows(values, keep[at:stop]))
+        self._episodes = episodes
+        self._kinds = {f.key: (f.numpy_dtype, f.item_shape) for f in features}
+        self._fingerprint = fingerprint
+        self._scratch: Scratch | None = None
+        self._columns: dict[str, Column] = {}
+        self._filled: Column = MemoryColumn(0, np.dtype(np.uint8), ())
+        self._allocate()
 
-    def _refuse_stale(self, store: ColumnStore | PassingColumns) -> None:
-        """Refuse to share rows of a later state: other processes have this one open."""
-        shared = store is self._store and store.is_shared
-        if shared and self._state is not None and not self._state.is_current():
-            raise OSError(errno.ESTALE, "The dataset has changed since it was opened")
+    def _allocate(self) -> None:
+        sizes = (t.itemsize * int(np.prod(s, dtype=np.int64)) for t, s in self._kinds.values())
+        if self._episodes.total_frames * sum(sizes) > _MEMORY_BYTES:
+            try:
+                self._allocate_shared()
+                return
+            except OSError:
+                self._scratch = None  # no usable temporary folder: memory has to do
+        self._allocate_memory()
 
-    def objects(self, rows: np.ndarray, feature: Feature) -> list[Any]:
-        """Return a text, language or image column of these rows as Python values."""
-        result: list[Any] = [None] * len(rows)
-        positions = self._episodes.positions_of_rows(rows)
-        frames = rows - self._episodes.start[positions]
-        left = {}
-        for position in np.unique(positions).tolist():
-            wanted = np.flatnonzero(positions == position).tolist()
-            name = self._file_of(position)
-            places = self._index.peek((name, self._folder.identity(name), position))
-            if places is not None:
-                wanted = self._take(result, wanted, frames, places, feature)
-            if wanted:
-                left[position] = wanted
-        for table in self._tables(list(left), [feature.key]):
-            with self._decoded(table.name, table.arrived) as parquet:
-                indexed = self._indexed(table, parquet)
-                for position in table.positions:
-                    places = indexed[position]
-                    self._take(result, left[position], frames, places, feature, parquet)
-        if feature.is_language:
-            where = self._folder.uri
-            return [parsed_rows(value, key=feature.key, where=where) for value in result]
-        return result
+    def _allocate_shared(self) -> None:
+        self._scratch = Scratch(*self._fingerprint)
+        folder = self._scratch.folder
+        rows = self._episodes.total_frames
+        names = sorted(self._kinds)
+        self._columns = {
+            key: SharedColumn(folder / f"{names.index(key)}.column", rows, *kind)
+            for key, kind in self._kinds.items()
+        }
+        self._filled = SharedColumn(
+            folder / "filled", len(self._episodes), np.dtype(np.uint8), (), reserve=True
+        )
 
-    def _indexed(self, table: _Table, parquet: Parquet) -> dict[int, _EpisodeRows]:
-        """Return where the rows of a table's episodes are."""
-        name, identity = table.name, table.identity
-        kept = {p: self._index.peek((name, identity, p)) for p in table.positions}
-        known = {position: places for position, places in kept.items() if places is not None}
-        if len(known) == len(kept):
-            return known
-        edges = np.cumsum([0, *table.sizes])
-        for position, rows in self._rows_in(table, self._read(table, parquet)).items():
-            group = np.searchsorted(edges, rows, side="right") - 1
-            at = np.stack([np.asarray(table.groups)[group], rows - edges[group]], axis=1)
-            places = _EpisodeRows(name, identity, at.astype(np.int32))
-            self._index.put((name, identity, position), places, places.at.nbytes + 200)
-            if position in kept:
-                known[position] = places
-        return known
+    def _allocate_memory(self) -> None:
+        rows = self._episodes.total_frames
+        self._columns = {key: MemoryColumn(rows, *kind) for key, kind in self._kinds.items()}
+        self._filled = MemoryColumn(len(self._episodes), np.dtype(np.uint8), ())
 
-    def _take(
-        self,
-        result: list[Any],
-        wanted: list[int],
-        frames: np.ndarray,
-        places: _EpisodeRows,
-        feature: Feature,
-        parquet: Parquet | None = None,
-    ) -> list[int]:
-        """Put values of an episode into a result; return those that need a file."""
-        left = []
-        for number in wanted:
-            group, row = places.at[frames[number]].tolist()
-            column = (places.name, places.identity, group, feature.key)
-            step = self._steps.get(column, row + 1)
-            array = self._arrow.peek((column, row // step))
-            if array is None and parquet is not None:
-                array, step = self._decode(parquet, column, feature, row)
-            if array is None:
-                left.append(number)
-            else:
-                result[number] = array[row % step].as_py()
-        return left
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes read what is written here."""
+        return self._scratch is not None
 
-    def _decode(
-        self, parquet: Parquet, column: _Column, feature: Feature, row: int
-    ) -> tuple[pa.Array, int]:
-        """Return values of a column of a row group, among them a row's, and how many at a time.
+    def holds(self, key: str) -> bool:
+        """Whether a feature is one of the columns."""
+        return key in self._columns
 
-        They are all of the group's, unless that is large: then some of them are decoded at a time.
-        Where reads wait, a part would cost as many bytes as the whole.
+    def filled(self) -> np.ndarray:
+        """Return the positions of the episodes that are wholly here."""
+        return np.flatnonzero(self._filled.values)
+
+    def numbers(self, rows: np.ndarray, keys: Sequence[str], fill: Fill) -> dict[str, np.ndarray]:
+        """Return columns of these rows; one indexing operation each once decoded.
+
+        Args:
+            rows: Positions in the dataset.
+            keys: Features.
+            fill: Called for the episodes that are not there yet. It is not kept: a store that
+                knew its owner would outlive it, and its scratch folder too.
         """
-        name, _, group, key = column
-        length = parquet.metadata.row_group(group).num_rows
-        step = self._decoded(name, lambda: parquet.rows_at_once(group, [key]))
-        if step >= length or self._folder.waits:
-            table = self._decoded(name, lambda: parquet.read([key], groups=[group]))
-            return self._keep((column, 0), table, feature), length
-        self._steps[column] = step
-        with self._lock:
-            return self._decode_on(parquet, column, feature, row // step), step
+        self._ensure(rows, fill)
+        return {key: self._columns[key].values[rows] for key in keys}
 
-    def _decode_on(
-        self, parquet: Parquet, column: _Column, feature: Feature, number: int
-    ) -> pa.Array:
-        """Return a block of a large row group; go on from where the last call ended, if it can."""
-        array = self._arrow.peek((column, number))
-        if array is not None:  # another thread was here first
-            return array
-        name, _, group, key = column
-        running = self._running
-        if running is None or running.column != column or running.next > number:
-            blocks = parquet.blocks([key], groups=[group], rows=self._steps[column])
-            running = self._running = _Running(column, blocks)
-        while running.next <= number:
-            block = self._decoded(name, lambda: next(running.blocks, None))
-            if block is None:
-                raise self._shorter(name)
-            array = self._keep((column, running.next), block, feature, weight=_PASSING)
-            running.next += 1
-        return array
-
-    def _keep(
-        self, key: tuple[_Column, int], table: pa.Table, feature: Feature, *, weight: int = 1
-    ) -> pa.Array:
-        """Return a column as an array, and keep it for a while."""
-        array = table.column(feature.key).combine_chunks()
-        if feature.is_image:
-            where = f"{self._folder.uri}/{key[0][0]}"
-            array = arrow_in.images(array, key=feature.key, where=where)
-        elif feature.is_string:
-            array = arrow_in.texts(array)
-        self._arrow.put(key, array, weight * array.nbytes)
-        if array.nbytes > _LARGE:
-            pa.default_memory_pool().release_unused()  # what it took the place of
-        return array
-
-    def _open(self, name: str) -> Parquet:
+    def _ensure(self, rows: np.ndarray, fill: Fill) -> None:
+        positions = np.unique(self._episodes.positions_of_rows(rows))
+        missing = positions[self._filled.values[positions] == 0]
+        if len(missing) == 0:
+            return
         try:
-            return self._folder.parquet(name)
-        except DemoreelError:
-            raise
-        except FileNotFoundError as error:
-            raise self._error(
-                "A table that the metadata names is missing: not downloaded, moved or deleted.",
-                name,
-                hint=FETCH,
-            ) from error
-        except UNREADABLE as error:
-            raise self._error(
-                "A table is not readable: it is cut off, or was never finished "
-                f"({_first_line(error)}).",
-                name,
-            ) from error
+            fill(missing)
+        except OSError:
+            if self._scratch is None:
+                raise
+            # The scratch disk is full, or the dataset has changed: go on in memory rather than
+            # stop a training run.
+            self._scratch = None
+            self._allocate_memory()
+            fill(positions)
 
-    def _decoded(self, name: str, read: Callable[[], T]) -> T:
-        try:
-            return read()
-        except DemoreelError:
-            raise
-        except UNREADABLE as error:
-            raise self._error(f"A table is damaged ({_first_line(error)}).", name) from error
+    def write(self, key: str, row: int, values: np.ndarray) -> None:
+        """Put a column's values there, from ``row`` on."""
+        self._columns[key].write(row, values)
 
-    def _shorter(self, name: str) -> TableError:
-        return self._error("A table has fewer rows than its footer says.", name)
-
-    def _error(
-        self, what: str, name: str, *, hint: str | None = _RESTORE, episode: int | None = None
-    ) -> TableError:
-        return TableError(what, hint=hint, dataset=self._folder.uri, file=name, episode=episode)
+    def mark_filled(self, position: int) -> None:
+        """Say that the episode at ``position`` is wholly there."""
+        self._filled.write(position, np.ones(1, dtype=np.uint8))
 
 
-class Rows(Protocol):
-    """The rows of a dataset, however they are stored."""
+class StoredRows(ABC):
+    """The rows of a dataset, whose numbers are decoded once; what tables of all kinds share.
+
+    Args:
+        info: The dataset's info.
+        episodes: Its episodes.
+        fingerprint: Changes when the dataset does; names the shared scratch folder.
+    """
+
+    def __init__(self, info: Info, episodes: Episodes, fingerprint: Sequence[object]) -> None:
+        self._info = info
+        self._episodes = episodes
+        self._numeric = [f for f in info.features.values() if f.is_numeric]
+        self._store = ColumnStore(episodes, self._numeric, fingerprint)
+
+    def read(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray | list[Any]]:
+        """Return number columns as arrays and the others as lists, in the order of ``keys``."""
+        numeric = self.numbers(rows, [key for key in keys if self._store.holds(key)])
+        features = self._info.features
+        return {
+            key: numeric[key] if key in numeric else self.objects(rows, features[key])
+            for key in keys
+        }
+
+    def read_once(self, first: int, stop: int) -> dict[str, np.ndarray | list[Any]]:
+        """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
+        columns: dict[str, np.ndarray | list[Any]] = dict(self.numbers_once(first, stop))
+        rows = np.arange(int(self._episodes.start[first]), int(self._episodes.start[stop]))
+        for feature in self._info.features.values():
+            if feature.is_string or feature.is_language:
+                columns[feature.key] = self.objects(rows, feature)
+        return columns
 
     def numbers(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return numeric columns of these rows."""
-        ...
+        """Return numeric columns of these rows; one indexing operation each once decoded."""
+        return self._store.numbers(rows, keys, self._fill)
+
+    def decoded(self, most: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return rows of episodes that were decoded before, and their numbers; no file is read.
+
+        Args:
+            most: Episodes to choose, spread over all that were decoded.
+        """
+        filled = self._store.filled()
+        if len(filled) > most:
+            filled = filled[np.linspace(0, len(filled) - 1, most).astype(np.intp)]
+        start, keys = self._episodes.start, [feature.key for feature in self._numeric]
+        spans = [np.arange(int(start[p]), int(start[p + 1])) for p in filled.tolist()]
+        rows = np.concatenate([np.zeros(0, np.int64), *spans])
+        return rows, self.numbers(rows, keys) if len(rows) else {}
 
     def numbers_once(self, first: int, stop: int) -> dict[str, np.ndarray]:
         """Return all numeric columns of the episodes at these positions, and keep nothing."""
-        ...
+        passing = PassingColumns(self._episodes, self._numeric, first, stop)
+        self._fill(np.arange(first, stop), passing)
+        return passing.columns
 
+    @abstractmethod
+    def _fill(
+        self, positions: np.ndarray, store: ColumnStore | PassingColumns | None = None
+    ) -> None:
+        """Decode the episodes at these positions, into the store if no other is named."""
+
+    @abstractmethod
     def objects(self, rows: np.ndarray, feature: Feature) -> list[Any]:
         """Return a text, language or image column of these rows as Python values."""
-        ...
-
-
-def rows_of(
-    tables: Rows, info: Info, rows: np.ndarray, keys: Sequence[str]
-) -> dict[str, np.ndarray | list[Any]]:
-    """Return number columns as arrays and the others as lists, in the order of ``keys``."""
-    features = [info.features[key] for key in keys]
-    numeric = tables.numbers(rows, [f.key for f in features if f.is_numeric])
-    return {f.key: numeric[f.key] if f.is_numeric else tables.objects(rows, f) for f in features}
-
-
-def rows_once(
-    tables: Rows, info: Info, episodes: Episodes, first: int, stop: int
-) -> dict[str, np.ndarray | list[Any]]:
-    """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
-    columns: dict[str, np.ndarray | list[Any]] = dict(tables.numbers_once(first, stop))
-    rows = np.arange(int(episodes.start[first]), int(episodes.start[stop]))
-    for feature in info.features.values():
-        if feature.is_string or feature.is_language:
-            columns[feature.key] = tables.objects(rows, feature)
-    return columns
-
-
-def _of_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return some rows, ascending: no copy where none is left out."""
-    first, last = int(rows[0]), int(rows[-1])
-    return values[first : last + 1] if last - first + 1 == len(rows) else values[rows]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__

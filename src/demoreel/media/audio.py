@@ -83,9 +83,9 @@ def tracks_of(video: Video) -> Tracks:
     """
     found = mp4.read_tracks(video.file, name=video.name)
     if found is None:
-        from demoreel.media import demux  # heavy, and rarely needed
+        from demoreel.media import remux  # heavy, and rarely needed
 
-        return demux.read_tracks(video.name, video.file)
+        return remux.read_tracks(video.name, video.file)
     return found
 
 

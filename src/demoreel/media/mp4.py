@@ -2,7 +2,7 @@
 
 Everything a random read needs stands in ``moov``: a few kilobytes, one read, whatever the size
 of the video. Files that use rarer corners of the format (fragments, several edits, a codec change)
-return None here and are indexed by a full demux instead (``demux.py``).
+return None here and are indexed by a full demux instead (``remux.py``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 With the index a random frame is three steps: read the bytes from a keyframe on, feed them to a
 codec, take the frame. No demuxer, no seek, no float seconds. ``mp4.py`` makes the index from a
-``moov``, ``demux.py`` from any other container; it is kept while the video does not change.
+``moov``, ``remux.py`` from any other container; it is kept while the video does not change.
 
 Where reads wait for a server, a video is indexed by one of them, if it is guessed right where its
 table lies: an mp4's ``moov`` stands at its beginning or at its end, and a dataset's videos come
@@ -301,10 +301,10 @@ def _make_index(file: StoredFile, name: str, stored: Stored | None) -> tuple[Pac
         except OSError as error:
             raise VideoError(f"The video cannot be read ({error.strerror}).", file=name) from error
     if index is None:
-        from demoreel.media import demux  # heavy, and rarely needed
+        from demoreel.media import remux  # heavy, and rarely needed
 
         is_the_file = isinstance(file, LocalFile) and file.path == name
-        index = demux.read_index(name, None if is_the_file else file)
+        index = remux.read_index(name, None if is_the_file else file)
     return index, index.nbytes
 
 

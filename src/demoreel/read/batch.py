@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,82 @@ class Begun:
     finish: Callable[[], Batch]
 
 
+class PoolBatch(list[int]):
+    """Indices of a batch, and the spans of a pool that its images are taken from.
+
+    ``Dataset.batch`` serves it from the dataset's pool; any other reader takes it for a list.
+
+    Attributes:
+        spans: (slot, first frame, one past the last) of each span that is needed, in order.
+        span_of: Which of them each sample is in.
+        ahead: Spans that are begun when the batch has been read, in slots that it leaves.
+        length: Samples of a span of this pool, at most.
+    """
+
+    def __init__(
+        self,
+        indices: Sequence[int],
+        spans: Sequence[tuple[int, int, int]],
+        span_of: Sequence[int],
+        ahead: Sequence[tuple[int, int, int]],
+        length: int,
+    ) -> None:
+        super().__init__(indices)
+        self.spans = list(spans)
+        self.span_of = list(span_of)
+        self.ahead = list(ahead)
+        self.length = length
+
+    def in_rows(
+        self, rows_of: Callable[[list[int]], np.ndarray]
+    ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+        """Return the spans and those ahead, in positions of the layout."""
+        every = [*self.spans, *self.ahead]
+        firsts = rows_of([start for _, start, _ in every]).tolist()
+        moved = [
+            (slot, first, first + stop - start)
+            for (slot, start, stop), first in zip(every, firsts, strict=True)
+        ]
+        return moved[: len(self.spans)], moved[len(self.spans) :]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PoolBatch, (list(self), self.spans, self.span_of, self.ahead, self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanCameras:
+    """What the images of a span of consecutive samples are.
+
+    Attributes:
+        reader: The dataset's layout.
+        cameras: By key.
+        offsets: Windows of all features, in frames.
+    """
+
+    reader: Reader
+    cameras: Mapping[str, Camera]
+    offsets: Mapping[str, np.ndarray]
+
+    def rows_of(self, span: tuple[int, int]) -> dict[str, np.ndarray]:
+        """Return the rows that consecutive samples of an episode need, by camera."""
+        samples = np.arange(*span)
+        episodes = self.reader.episodes
+        position = episodes.positions_of_rows(samples[:1])
+        start, stop = (np.repeat(episodes.start[position + more], len(samples)) for more in (0, 1))
+        return {
+            key: np.unique(expand(samples, self.offsets[key], start, stop).rows)
+            if key in self.offsets
+            else samples
+            for key in self.cameras
+        }
+
+
+Pooled = Callable[
+    [SpanCameras, Mapping[str, Expanded], Allocate, Callable[[], object]], dict[str, np.ndarray]
+]
+"""Returns the images of a batch, by camera; calls the last of its arguments once meanwhile."""
+
+
 class BatchReader:
     """Turns positions in the dataset into batches.
 
@@ -157,13 +234,22 @@ class BatchReader:
         rows: np.ndarray,
         *,
         allocate: Allocate = np.empty,
+        pooled: Pooled | None = None,
     ) -> Batch:
         """Return the samples at these positions.
 
         Args:
             rows: Positions in the dataset.
             allocate: Makes the arrays that images are decoded into.
+            pooled: Gives the images, of spans that lie decoded in memory.
         """
+        if pooled is not None:
+            windows = self._windows(rows)
+            values: dict[str, Column] = {}
+            cameras = SpanCameras(self._reader, self._cameras, self._offsets)
+            read_rows = partial(self._read_rows, rows, windows, values)
+            values.update(pooled(cameras, windows, allocate, read_rows))
+            return self._whole(values, windows)
         begun = self.begin(rows, allocate=allocate)
         self.pool.run(begun.jobs, meanwhile=begun.meanwhile)
         return begun.finish()
@@ -188,20 +274,29 @@ class BatchReader:
 
         def meanwhile() -> None:
             if others is None:
-                values.update(self._rows(rows, windows))
+                self._read_rows(rows, windows, values)
 
         def finish() -> Batch:
             if others is not None:
                 values.update(others.result())
-            batch: Batch = {key: values[key] for key in self._order}
-            batch.update({f"{key}_is_pad": window.is_pad for key, window in windows.items()})
-            tasks = values.get("task_index")
-            if isinstance(tasks, np.ndarray):
-                now = self._now(tasks, windows.get("task_index"))
-                batch["task"] = self._reader.tasks.texts(now)
-            return batch
+            return self._whole(values, windows)
 
         return Begun(itertools.chain(*jobs), meanwhile, finish)
+
+    def _read_rows(
+        self, rows: np.ndarray, windows: Mapping[str, Expanded], values: dict[str, Column]
+    ) -> None:
+        values.update(self._rows(rows, windows))
+
+    def _whole(self, values: dict[str, Column], windows: Mapping[str, Expanded]) -> Batch:
+        """Return a batch in the order of the features, with masks and tasks."""
+        batch: Batch = {key: values[key] for key in self._order}
+        batch.update({f"{key}_is_pad": window.is_pad for key, window in windows.items()})
+        tasks = values.get("task_index")
+        if isinstance(tasks, np.ndarray):
+            now = self._now(tasks, windows.get("task_index"))
+            batch["task"] = self._reader.tasks.texts(now)
+        return batch
 
     def prefetch(self, rows: np.ndarray) -> None:
         """Begin to fetch what a batch of these positions will need; nothing if it is local.
@@ -355,7 +450,7 @@ class Recycler:
                 if block.nbytes == size:
                     self._remove(block)
                     return block
-        return _fresh(size)
+        return aligned_bytes(size)
 
     def _remove(self, block: np.ndarray) -> None:
         self._free = deque(other for other in self._free if other is not block)
@@ -370,7 +465,7 @@ class Recycler:
                 self._free.popleft()
 
 
-def _fresh(size: int) -> np.ndarray:
+def aligned_bytes(size: int) -> np.ndarray:
     """Return bytes that begin where processors like rows of pixels to begin."""
     block = np.empty(size + _ALIGNMENT, np.uint8)
     skipped = -int(block.__array_interface__["data"][0]) % _ALIGNMENT

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -21,15 +21,23 @@ from demoreel.errors import (
     nearest,
     refuse_shortage,
 )
-from demoreel.layouts.base import Column, Reader
+from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
-from demoreel.media.decode import DecodePool, group_frames
-from demoreel.media.video import VideoClip
-from demoreel.model import Episode, Episodes, Feature, Info, Stats, Tasks
+from demoreel.media.decode import DecodePool
+from demoreel.model import Episodes, Feature, Info, Stats, Tasks
 from demoreel.model.clocks import ROWS
 from demoreel.model.depth import DepthUnit
-from demoreel.read.batch import Batch, BatchReader, Recycler, Windows, frame_offsets, sample_of
-from demoreel.read.cameras import Allocate, Camera, Size
+from demoreel.read.batch import (
+    Batch,
+    BatchReader,
+    PoolBatch,
+    Recycler,
+    Windows,
+    frame_offsets,
+    sample_of,
+)
+from demoreel.read.cameras import Allocate, Size
+from demoreel.read.episode import EpisodeView
 from demoreel.read.follow import (
     ATTEMPTS,
     MOVED,
@@ -46,6 +54,9 @@ from demoreel.storage.external import AllowExternal, allow_external, listed_pref
 from demoreel.storage.folder import DatasetFolder, dataset_folder
 from demoreel.storage.local import openings
 from demoreel.storage.place import RemotePlace
+
+if TYPE_CHECKING:
+    from demoreel.read.pool import SpanPool
 
 T = TypeVar("T")
 
@@ -142,6 +153,7 @@ class Dataset:
         if known is not None:
             self._keep_first(known.episodes)
         self.memory = Recycler()
+        self.pool: SpanPool | None = None
         self._batches = self._batches_of(self._reader)
 
     def _batches_of(self, reader: Reader) -> BatchReader:
@@ -342,6 +354,12 @@ class Dataset:
         return self._batches
 
     @property
+    def image_size(self) -> Size | None:
+        """Height and width that images are scaled to; None if they are not."""
+        size: Size | None = self._arguments["image_size"]
+        return size
+
+    @property
     def decode_pool(self) -> DecodePool:
         """The threads that decode."""
         return self._batches.pool
@@ -394,7 +412,8 @@ class Dataset:
         Args:
             indices: Frame numbers in this dataset; negative ones count from the end. Batches in
                 their ``upcoming``, if they have that (``demoreel.torch.PrefetchBatchSampler``), are
-                fetched meanwhile.
+                fetched meanwhile. A batch of a ``PoolOrder`` (``demoreel.torch.ReuseSampler``)
+                takes its images from memory where they lie decoded.
             allocate: Makes the arrays that images are decoded into; by default, memory of
                 batches that have been dropped serves again.
 
@@ -407,7 +426,15 @@ class Dataset:
         for following in upcoming:
             self.prefetch(following)
         rows = self.rows_of(indices)
-        return self.following(lambda: self._batches.read(rows, allocate=allocate or self.memory))
+        pooled = None
+        if isinstance(indices, PoolBatch):
+            from demoreel.read.pool import SpanPool
+
+            self.pool = self.pool or SpanPool(self._arguments["decode_threads"])
+            pooled = partial(self.pool.read, indices, indices.in_rows(self.rows_of), rows)
+        return self.following(
+            lambda: self._batches.read(rows, allocate=allocate or self.memory, pooled=pooled)
+        )
 
     def prefetch(self, indices: Iterable[int] | np.ndarray) -> None:
         """Begin to fetch what the batch of these samples will need, if it is remote.
@@ -588,111 +615,3 @@ def _as_numbers(indices: Iterable[int] | np.ndarray) -> np.ndarray:
 
 def _place_of(tables: str | os.PathLike[str] | RemotePlace | None) -> Path | RemotePlace | None:
     return tables if tables is None or isinstance(tables, RemotePlace) else Path(tables)
-
-
-_FRAMES_AT_ONCE = 64
-
-
-class EpisodeView:
-    """One episode of a dataset; made by ``Dataset.episode``."""
-
-    def __init__(self, dataset: Dataset, position: int) -> None:
-        self._dataset = dataset
-        self._position = position
-
-    @property
-    def _reader(self) -> Reader:
-        return self._dataset.reader
-
-    @property
-    def meta(self) -> Episode:
-        """Its metadata: index, length, tasks, files."""
-        return self._reader.episodes[self._position]
-
-    def __len__(self) -> int:
-        return int(self._reader.episodes.length[self._position])
-
-    def column(self, key: str) -> Column:
-        """Return a whole column: an array of (frames, ...), or a list for text and language.
-
-        Never opens a video.
-
-        Raises:
-            UnknownKeyError: There is no such column.
-        """
-        features = self._reader.info.features
-        columns = [name for name, feature in features.items() if not feature.is_camera]
-        if key not in columns:
-            hint = nearest(key, columns)
-            if key in features:
-                hint = f"{key!r} is a camera: use frames({key!r})"
-            raise UnknownKeyError(
-                f"There is no column {key!r}.", hint=hint, dataset=self._reader.root
-            )
-        rows = self._rows(0, len(self))
-        return self._dataset.following(lambda: self._reader.rows(rows, [key])[key])
-
-    def frames(self, camera: str, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray]:
-        """Iterate over a camera's images in order: (height, width, 3), uint8.
-
-        Depth cameras give (height, width) float32 in millimetres. Memory stays bounded: about 64
-        images are decoded at a time, or one GOP where that is larger.
-
-        Args:
-            camera: The camera's key.
-            start: First frame.
-            stop: One past the last frame; None is the end.
-
-        Raises:
-            UnknownKeyError: There is no such camera.
-            ArgumentError: The span is not inside the episode.
-        """
-        features = self._reader.info.features
-        if camera not in self._reader.info.cameras:
-            raise UnknownKeyError(
-                f"There is no camera {camera!r}.",
-                hint=nearest(camera, self._reader.info.cameras),
-                dataset=self._reader.root,
-            )
-        end = len(self) if stop is None else stop
-        if not 0 <= start <= end <= len(self):
-            raise ArgumentError(f"Frames {start} to {end} are not inside {len(self)} frames.")
-        return self._images(features[camera], start, end)
-
-    def _images(self, camera: Feature, start: int, stop: int) -> Iterator[np.ndarray]:
-        follow = self._dataset.following
-        for rows in follow(lambda: list(self._portions(camera.key, start, stop))):
-            for image in follow(partial(self._decoded, camera, rows)):
-                yield image[0] if len(image) == 1 else image.transpose(1, 2, 0)
-
-    def _decoded(self, camera: Feature, rows: np.ndarray) -> np.ndarray:
-        out, jobs = Camera(self._reader, camera, None, "mm").plan(rows, np.empty)
-        self._dataset.decode_pool.run(jobs)
-        return out
-
-    def _portions(self, camera: str, start: int, stop: int) -> Iterator[np.ndarray]:
-        """Cut the rows into portions that end where GOPs end."""
-        rows = self._rows(start, stop)
-        if self._reader.in_tables(camera):
-            for at in range(0, len(rows), _FRAMES_AT_ONCE):
-                yield rows[at : at + _FRAMES_AT_ONCE]
-            return
-        if len(rows) == 0:
-            return
-        clip = self._reader.clip(self._position, camera)
-        portion: list[int] = []
-        for group in group_frames(clip.video.index, clip.frames(np.arange(start, stop))):
-            portion += group
-            if len(portion) >= _FRAMES_AT_ONCE:
-                yield self._rows_of_frames(portion, clip)
-                portion = []
-        if portion:
-            yield self._rows_of_frames(portion, clip)
-
-    def _rows_of_frames(self, frames: list[int], clip: VideoClip) -> np.ndarray:
-        begin = int(self._reader.episodes.start[self._position])
-        return (np.sort(np.array(frames, dtype=np.int64)) - clip.first) // clip.step + begin
-
-    def _rows(self, start: int, stop: int) -> np.ndarray:
-        begin = int(self._reader.episodes.start[self._position])
-        return np.arange(begin + start, begin + stop, dtype=np.int64)

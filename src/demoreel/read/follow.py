@@ -29,9 +29,9 @@ from demoreel.errors import (
     VideoError,
 )
 from demoreel.layouts.base import Column, Reader
-from demoreel.layouts.column_store import StoredNumbers
 from demoreel.layouts.pending import PendingReader
 from demoreel.layouts.persisted import Identity
+from demoreel.layouts.rows import StoredRows
 from demoreel.model import Info, Tasks
 from demoreel.storage.commit.consistent import Told
 
@@ -202,7 +202,7 @@ def _read_before(reader: Reader) -> tuple[np.ndarray, Mapping[str, Column]]:
     """Return rows that were read before, of a few episodes, and their numbers."""
     committed = reader.base if isinstance(reader, PendingReader) else reader
     read = vars(committed).get("_rows") if committed is not None else None
-    if isinstance(read, StoredNumbers):
+    if isinstance(read, StoredRows):
         return read.decoded(_COMPARED)
     return np.zeros(0, np.int64), {}
 

@@ -4,18 +4,14 @@
 
     tables.py    every row that can be read, also from files that never got a footer
     videos.py    every frame that is there, and which episode it belongs to
-    absent.py    files that are not there: they are fetched, not repaired
     features.py  what the features are, where ``info.json`` and the tables disagree
-    values.py    columns in other types than the features', read as the features
-    texts.py     the texts of tasks, in whatever form
+    values.py    columns and texts in other types than declared, read as what they are
     decide.py    which episodes can be kept, how much of each, and why others cannot
-    refuse.py    what is left out only if the user says so
+    refuse.py    what is left out, or done without, only if the user says so
     writing.py   a v3.0 dataset of what was kept: videos as they are, tables and ``meta/`` as needed
     work.py      all of it, for one dataset
-    compare.py   what the result says otherwise than the source
-    changes.py   what was changed, a sentence for each kind
     run.py       ``repair()``: arguments and places, then the result is checked
-    report.py    what was done, what was lost, what is still wrong
+    report.py    what was changed, what was lost, what is still wrong
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from demoreel.check.look import Usable
 from demoreel.errors import VideoError
 from demoreel.layouts.spans import Spans, resolve_spans
 from demoreel.media.video import open_video
-from demoreel.repair.changes import Changes
+from demoreel.repair.report import Changes, Lost
 from demoreel.repair.tables import FoundTable, RowRun, SameRows
 from demoreel.repair.videos import FoundVideo, Place, RepairVideos
 
@@ -121,25 +121,20 @@ class Placing:
     def _named(self, camera: str, episode: int) -> Place | None:
         """Return the video that the metadata name for an episode."""
         position = _position(self._listed, episode)
-        names = [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index")]
-        if self._listed is None or position < 0:
+        places = _places(self._listed, camera, self._videos.of[camera])
+        if places is None or position < 0:
             return None
-        if any(name not in self._listed.columns for name in names):
-            return None
-        chunk, number = (int(self._listed.columns[name][position]) for name in names)
-        return chunk, number
+        return int(places[0][position]), int(places[1][position])
 
     def _from_metadata(self, camera: str) -> dict[int, Spot]:
         """Return the episodes that the metadata and the videos agree on."""
         listed, videos = self._listed, self._videos.of[camera]
-        names = [f"videos/{camera}/{n}" for n in ("chunk_index", "file_index", "from_timestamp")]
-        if (
-            self._places is not None
-            or listed is None
-            or any(name not in listed.columns for name in names)
-        ):
+        places, start = _places(listed, camera, videos), f"videos/{camera}/from_timestamp"
+        if self._places is not None or listed is None or places is None:
             return {}
-        chunk, file, begin = (listed.columns[name] for name in names)
+        if start not in listed.columns:
+            return {}
+        (chunk, file), begin = places, listed.columns[start]
         found: dict[int, Spot] = {}
         for place, video in videos.items():
             own = np.flatnonzero((chunk == place[0]) & (file == place[1]) & np.isfinite(begin))
@@ -266,19 +261,6 @@ class Kept:
     spots: Mapping[str, Spot]
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """An episode that cannot be kept.
-
-    Attributes:
-        episode: Its ``episode_index``.
-        why: Why not, in words.
-    """
-
-    episode: int
-    why: str
-
-
 @dataclass
 class Decision:
     """What becomes of a dataset's episodes.
@@ -401,7 +383,7 @@ def _added_with_videos(
             continue
         if any(film is None or film.frames != rows for film in films.values()):
             continue
-        if any(_is_named(listed, camera, place) for camera in films):
+        if any(_is_named(listed, camera, place, videos.of[camera]) for camera in films):
             continue
         first = 0
         for run in own:
@@ -410,13 +392,40 @@ def _added_with_videos(
     return found
 
 
-def _is_named(listed: Usable | None, camera: str, place: Place) -> bool:
+def _is_named(
+    listed: Usable | None, camera: str, place: Place, videos: Mapping[Place, FoundVideo]
+) -> bool:
     """Whether the metadata of an episode name this video."""
-    names = [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index")]
-    if listed is None or any(name not in listed.columns for name in names):
+    places = _places(listed, camera, videos)
+    if places is None:
         return False
-    chunk, number = (listed.columns[name] for name in names)
-    return bool(((chunk == place[0]) & (number == place[1])).any())
+    return bool(((places[0] == place[0]) & (places[1] == place[1])).any())
+
+
+def _places(
+    listed: Usable | None, camera: str, videos: Mapping[Place, FoundVideo]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the chunk and number of each listed episode's video; None where nothing tells.
+
+    Where the metadata name no chunk, the number tells the video if only one has it.
+    """
+    if listed is None:
+        return None
+    chunk, number = (
+        listed.columns.get(f"videos/{camera}/{name}") for name in ("chunk_index", "file_index")
+    )
+    if number is None and len(videos) == 1:
+        number = np.full(len(listed), next(iter(videos))[1])
+    if number is None:
+        return None
+    if chunk is None:
+        chunks: dict[int, list[int]] = {}
+        for place in videos:
+            chunks.setdefault(place[1], []).append(place[0])
+        if any(len(found) > 1 for found in chunks.values()):
+            return None
+        chunk = np.array([chunks.get(n, [-1])[0] for n in number.tolist()], np.int64)
+    return chunk, number
 
 
 def _first_index(run: RowRun, tables: Sequence[FoundTable]) -> int | None:
@@ -512,15 +521,14 @@ def _settle(
     places = {camera: spot for camera, spot in spots.items() if isinstance(spot, Spot)}
     length = min([run.length, *(spot.frames for spot in places.values())])
     if length < run.length:
-        said = "{n} rows at its end have no images, and were left out"
-        decision.changes.add(said, f"episode {episode}", amount=run.length - length)
+        said = "{n} rows at the end have no images, and were left out"
+        decision.changes.add(said, episode, amount=run.length - length)
     position = _position(listed, episode)
     if position < 0:
-        said = "the metadata do not list it; it was added, with the task of its task_index"
-        decision.changes.add(said, f"episode {episode}")
+        said = "not listed in the metadata; added, with the task of its task_index"
+        decision.changes.add(said, episode)
     elif listed is not None and int(listed.length[position]) != run.length:
-        said = "the metadata had another length than its rows"
-        decision.changes.add(said, f"episode {episode}")
+        decision.changes.add("the metadata had another length than the rows", episode)
     decision.kept.append(Kept(episode, run, length, places))
 
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 from demoreel.check.videos import declared_format, is_codec, stored_format
 from demoreel.edit.target_info import said_of_audio
 from demoreel.errors import DemoreelError, MetadataError, TableError, VideoError, refuse_shortage
-from demoreel.layouts import arrow_in
+from demoreel.layouts.columns import read_images
 from demoreel.media.audio import tracks_of
 from demoreel.media.images import open_image
 from demoreel.media.remux import probe
 from demoreel.media.video import open_video
 from demoreel.model import DEFAULT_FEATURES, Feature
-from demoreel.repair.changes import Changes
+from demoreel.repair.report import Changes
 from demoreel.repair.tables import FoundTable
 from demoreel.repair.values import holds_images, holds_texts, is_as_written, numbers_of
 from demoreel.repair.videos import FoundVideo, RepairVideos
@@ -84,23 +84,25 @@ def settled_features(
         elif key in columns:
             done.features[key] = _as_stored(feature, tables, changes)
         else:
-            changes.add("info.json: a feature without a column was removed", key)
+            changes.add("declared in info.json, and without a column: removed", key)
     for key in columns:
         if key in declared or key in DEFAULT_FEATURES or key in left_out:
             continue
         if key.startswith(_OF_PANDAS):
-            changes.add("an index that pandas had stored as a column was removed", key)
+            changes.add("an index of pandas, stored as a column: removed", key)
             continue
         guessed = _guessed(key, tables)
         if guessed is None:
             done.dropped[key] = "no feature can hold it"
         else:
             done.features[key] = guessed
-            changes.add("info.json: the column was declared", key)
+            if declared:
+                changes.add("declared in info.json now", key)
     for camera, files in videos.of.items():
         if camera not in declared and camera not in left_out and files:
             done.features[camera] = _camera(camera, next(iter(files.values())))
-            changes.add("info.json: the camera was declared", camera)
+            if declared:
+                changes.add("declared in info.json now", camera)
     names = dict.fromkeys(name for table in tables for name in table.schema.names)
     for key in names:
         if key not in columns and key not in DEFAULT_FEATURES:
@@ -310,7 +312,7 @@ def _image_shape(key: str, tables: Sequence[FoundTable]) -> tuple[int, ...]:
     for table in tables:
         with open_parquet(table.path) as parquet:
             for block in parquet.blocks([key], rows=1):
-                encoded = arrow_in.images(block.column(0).combine_chunks(), key=key, where=key)
+                encoded = read_images(block.column(0).combine_chunks(), key=key, where=key)
                 with open_image(encoded[0].as_py() or b"") as image:
                     return (image.height, image.width, len(image.getbands()))
     raise TableError(f"There are no images of {key!r}.")

@@ -19,8 +19,7 @@ from demoreel.errors import (
     UnsafePathError,
     refuse_shortage,
 )
-from demoreel.layouts import arrow_in
-from demoreel.layouts.columns import table_schema, to_arrow
+from demoreel.layouts.columns import read_numbers, table_schema, to_arrow
 from demoreel.layouts.lance.schemas import column_names
 from demoreel.layouts.lance.tables import LanceTable
 from demoreel.layouts.lance.videos import LanceVideos
@@ -127,7 +126,7 @@ def _as_features(
     for key, feature in features.items():
         array = rows.column(columns[key]).combine_chunks()
         if feature.is_numeric:
-            values = arrow_in.numbers(array, feature, where=where)
+            values = read_numbers(array, feature, where=where)
             arrays.append(to_arrow(values, feature, length=len(rows)))
         elif feature.is_image:
             images = [value or b"" for value in array.to_pylist()]

@@ -1,18 +1,75 @@
-"""What a repair does not do unasked: leave out episodes and cameras."""
+"""What a repair does not do unasked: leave out episodes and cameras, or do without their files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from demoreel.check.look import Look
 from demoreel.errors import RepairError, count
-from demoreel.repair.changes import examples
-from demoreel.repair.decide import Lost
+from demoreel.repair.report import Lost, examples, reasons
+from demoreel.repair.videos import named_videos
+from demoreel.storage.local import is_pointer_file
 
-_FETCH = "fetch them (demoreel pull OWNER/NAME FOLDER, or from a copy)"
+_FETCH = "fetch them: demoreel pull OWNER/NAME FOLDER, or copy them from where they are"
 _SHOWN = 3
-_RANGES = 20
+
+
+def refuse_pointers(root: Path, files: Mapping[str, int]) -> None:
+    """Refuse a dataset of which Git has fetched pointers instead of files.
+
+    Raises:
+        RepairError: Files are pointers of Git LFS.
+    """
+    pointers = [name for name, size in files.items() if is_pointer_file(root / name, size)]
+    tables = (path for path in root.glob("*.lance/**/*") if path.is_file())
+    pointers += [str(path.relative_to(root)) for path in tables if is_pointer_file(path)]
+    if pointers:
+        were = "was" if len(pointers) == 1 else "were"
+        raise RepairError(
+            f"{count(len(pointers), 'file')} of this dataset {were} not fetched: Git LFS pointers "
+            f"lie in their place ({examples(pointers)}).",
+            hint="run git lfs pull in the dataset's folder",
+            dataset=root,
+        )
+
+
+def absent_files(look: Look, left_out: Collection[str], *, is_v2: bool) -> list[str]:
+    """Return the tables and videos that the metadata name and that lie nowhere in the folder.
+
+    A file that lies in another folder is there: it is found by its own name.
+
+    Args:
+        look: The dataset.
+        left_out: Cameras whose videos are not needed.
+        is_v2: Whether files have the names of v2.
+    """
+    if look.is_lance or look.info is None or look.episodes is None:
+        return []
+    cameras = look.video_cameras
+    named = [name for name, _ in look.table_files()]
+    for camera in (key for key in cameras if key not in left_out):
+        named += [name for name, _ in look.video_files(camera)]
+    stored = [name for name, size in look.files.items() if size >= 0]
+    there = set(_own_names(stored, cameras, is_v2).values())
+    return [n for n, own in _own_names(named, cameras, is_v2).items() if own not in there]
+
+
+def _own_names(
+    names: Collection[str], cameras: Collection[str], is_v2: bool
+) -> dict[str, tuple[object, ...]]:
+    """Return the parts of paths that tell which file each is, whatever folder it lies in."""
+    found: dict[str, tuple[object, ...]] = {}
+    videos = named_videos(names, cameras, is_v2=is_v2)
+    for name in names:
+        if name in videos:
+            camera, place = videos[name]
+            found[name] = (camera, *place[1 if is_v2 else 0 :])
+        else:
+            ending = Path(name).parts
+            found[name] = ending[-1:] if is_v2 else ending[-2:]
+    return found
 
 
 def refuse_absent_cameras(
@@ -31,14 +88,15 @@ def refuse_absent_cameras(
     """
     if not cameras:
         return
-    options = " ".join(f"--drop-camera {name}" for name in cameras)
+    named = ",".join(repr(name) for name in cameras)
+    option = f"drop_cameras=[{named}] ({' '.join(f'--drop-camera {name}' for name in cameras)})"
     own = [f"{name}: {why}" for name, why in damaged if any(c in name for c in cameras)]
     said = f" {count(len(own), 'video')} cannot be read ({examples(own)})." if own else ""
     next_step = _FETCH if absent else "restore them from a copy"
     raise RepairError(
         f"There are no frames of {' and '.join(cameras)}.{_not_there(absent)}{said}",
-        hint=f"{next_step}; {options} (drop_cameras=) leaves the "
-        f"{'camera' if len(cameras) == 1 else 'cameras'} out",
+        hint=f"{next_step}; {option} leaves "
+        f"{'the camera' if len(cameras) == 1 else 'the cameras'} out",
         dataset=root,
     )
 
@@ -51,11 +109,12 @@ def refuse_losses(
     Raises:
         RepairError: Always.
     """
-    fetch = f"{_FETCH}; " if absent else ""
+    each = reasons(lost)
+    why = "; ".join(each[:_SHOWN]) + ("; ..." if len(each) > _SHOWN else "")
     raise RepairError(
-        f"{len(lost)} of {count(episodes, 'episode')} cannot be kept: {reasons(lost)}."
-        f"{_not_there(absent)}",
-        hint=f"{fetch}--drop-episodes (drop_episodes=True) leaves them out, --dry-run lists them",
+        f"{len(lost)} of {count(episodes, 'episode')} cannot be kept: {why}.{_not_there(absent)}",
+        hint=f"{_FETCH if absent else 'restore their files from a copy'}; drop_episodes=True "
+        "(--drop-episodes) leaves the episodes out; dry_run=True (--dry-run) lists them all",
         dataset=root,
     )
 
@@ -66,40 +125,12 @@ def refuse_nothing(root: Path, lost: Sequence[Lost], absent: Sequence[str]) -> N
     Raises:
         RepairError: Always.
     """
-    why = f" {reasons(lost)}." if lost else ""
+    why = f" {'; '.join(reasons(lost)[:_SHOWN])}." if lost else ""
     raise RepairError(
         f"No episode can be saved.{why[:1]}{why[1:2].upper()}{why[2:]}{_not_there(absent)}",
         hint=_FETCH if absent else "demoreel check says what is wrong with each",
         dataset=root,
     )
-
-
-def reasons(lost: Sequence[Lost]) -> str:
-    """Return why episodes are lost, with the episodes of each reason; the first few."""
-    return "; ".join(said for said in grouped(lost)[:_SHOWN]) + (
-        "; ..." if len(grouped(lost)) > _SHOWN else ""
-    )
-
-
-def grouped(lost: Sequence[Lost]) -> list[str]:
-    """Return a sentence for each reason, with its episodes."""
-    by_reason: dict[str, list[int]] = {}
-    for one in lost:
-        by_reason.setdefault(one.why, []).append(one.episode)
-    return [f"{_called(own)} ({why})" for why, own in by_reason.items()]
-
-
-def _called(episodes: Sequence[int]) -> str:
-    """Return which episodes, those that follow one another as a range."""
-    ranges: list[list[int]] = []
-    for number in sorted(episodes):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    said = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
-    more = f" and {len(said) - _RANGES} more" if len(said) > _RANGES else ""
-    return f"{'episode' if len(episodes) == 1 else 'episodes'} {', '.join(said[:_RANGES])}{more}"
 
 
 def _not_there(absent: Sequence[str]) -> str:

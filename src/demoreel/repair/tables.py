@@ -18,8 +18,8 @@ from demoreel.errors import ArgumentError, DemoreelError, refuse_shortage
 from demoreel.layouts.columns import table_schema
 from demoreel.model import DEFAULT_FEATURES, Feature
 from demoreel.model.limits import limit
-from demoreel.repair.changes import Changes
 from demoreel.repair.parquet_rescue import rescue_rows
+from demoreel.repair.report import Changes
 from demoreel.repair.values import default_numbers
 from demoreel.storage.arrow import as_numpy
 from demoreel.storage.parquet import Forward, Parquet, open_parquet

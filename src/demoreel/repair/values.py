@@ -1,30 +1,43 @@
-"""Columns of other people's tables, as the features that they are meant to be.
+"""Columns and texts of tasks as other tools store them, read as what they are meant to be.
 
 Stored types differ from declared ones in ways that lose nothing: whole numbers as floats, single
 values as lists of one, images as plain binary. What cannot be told is an error.
+
+lerobot keeps the texts of tasks as a pandas index beside ``task_index``. Tools that went through
+pandas once more have left them under another name, with numbers that became floats, or as a plain
+column.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from demoreel.errors import TableError, refuse_shortage
-from demoreel.layouts import arrow_in
-from demoreel.layouts.columns import arrow_type, to_arrow
+from demoreel.errors import DemoreelError, TableError, refuse_shortage
+from demoreel.layouts.columns import arrow_type, read_images, read_numbers, read_texts, to_arrow
+from demoreel.layouts.meta import TaskList
 from demoreel.model import DEFAULT_FEATURES, Feature
+from demoreel.storage.arrow import UNREADABLE, is_number
+from demoreel.storage.json_files import json_lines
+from demoreel.storage.parquet import open_parquet
 
 _JPEG = b"\xff\xd8"
 _LONGEST = 60
+_MOST = 1 << 20  # tasks
+_TEXTS = ("task", "__index_level_0__", "tasks", "task_name", "instruction", "index", "text", "name")
+_NUMBERS = ("task_index", "task_id", "index", "id", "__index_level_0__")
 
 
 def numbers_of(column: pa.ChunkedArray | pa.Array, feature: Feature, *, where: str) -> np.ndarray:
     """Return a numeric column in the feature's dtype and shape; whole numbers may be floats."""
     array = _in_one(column)
-    return arrow_in.numbers(array, feature, where=where)
+    return read_numbers(array, feature, where=where)
 
 
 def default_numbers(table: pa.Table, key: str) -> np.ndarray | None:
@@ -54,7 +67,7 @@ def as_column(column: pa.ChunkedArray | pa.Array, feature: Feature, *, where: st
     if feature.is_numeric:
         return to_arrow(numbers_of(array, feature, where=where), feature, length=len(array))
     if feature.is_image:
-        return _as_images(arrow_in.images(array, key=feature.key, where=where), array, kind)
+        return _as_images(read_images(array, key=feature.key, where=where), array, kind)
     if feature.is_string:
         array = _single(array)
     try:
@@ -89,7 +102,7 @@ def in_words(kind: pa.DataType) -> str:
     if _is_list(kind):
         return f"lists of {in_words(kind.value_type)}"
     if pa.types.is_struct(kind):
-        return f"structs of {', '.join(field.name for field in kind)}"
+        return "images" if holds_images(kind) else f"structs of {', '.join(f.name for f in kind)}"
     if pa.types.is_floating(kind):
         return f"float{kind.bit_width}"
     return " ".join(str(kind).split())[:_LONGEST]
@@ -104,7 +117,7 @@ def _in_one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 def _single(array: pa.Array) -> pa.Array:
     """Return the values of lists that hold one each; what is no list as it is."""
     while _is_list(array.type):
-        single = arrow_in.texts(array)
+        single = read_texts(array)
         if single is array:
             raise TableError("A column of texts has lists of more than one, or of none.")
         array = single
@@ -146,3 +159,115 @@ def _is_text(kind: pa.DataType) -> bool:
 def _is_binary(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+_SAME_NAMES = {"__index_level_0__": "task"}  # an index without a name
+
+
+def find_texts(meta: Path, known: TaskList | None) -> dict[int, str]:
+    """Return the text of each task, by ``task_index``.
+
+    Args:
+        meta: The folder of the metadata.
+        known: What readers take from its files; it prevails.
+    """
+    texts: dict[int, str] = {}
+    for name in ("tasks.parquet", "tasks.jsonl"):
+        path = meta / name
+        if path.is_file():
+            rows = _of_table(path) if name.endswith("parquet") else _of_lines(path)
+            for number, text in rows:
+                texts.setdefault(number, text)
+    if known is not None:
+        said = dict(reversed(list(zip(known.indices, known.texts, strict=True))))
+        texts |= {n: text for n, text in said.items() if text not in ("", "None") or n not in texts}
+    return texts
+
+
+def form_of(path: Path) -> object:
+    """Return a table's columns, their types and its index, for a comparison; None without any."""
+    try:
+        with open_parquet(path) as parquet:
+            schema = parquet.schema_arrow
+            said = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+            index = [_SAME_NAMES.get(name, name) for name in said.get("index_columns", ())]
+            kinds = {
+                _SAME_NAMES.get(field.name, field.name): str(field.type).removeprefix("large_")
+                for field in schema
+            }
+            return kinds, index
+    except (
+        *UNREADABLE,
+        DemoreelError,
+        ValueError,
+        AttributeError,
+        TypeError,
+        RecursionError,
+    ) as error:
+        refuse_shortage(error)
+        return None
+
+
+def _of_table(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        with open_parquet(path) as parquet:
+            if parquet.metadata.num_rows > _MOST:
+                return
+            table = parquet.read()
+    except (*UNREADABLE, DemoreelError, ValueError) as error:
+        refuse_shortage(error)
+        return
+    kinds = {field.name: field.type for field in table.schema}
+    text = _named(_TEXTS, {n for n, kind in kinds.items() if holds_texts(kind)})
+    number = _named(_NUMBERS, {n for n, kind in kinds.items() if is_number(kind)})
+    if text is None:
+        return
+    texts = table.column(text).to_pylist()
+    numbers: list[Any] = list(range(len(texts)))  # a RangeIndex is not stored
+    if number is not None:
+        numbers = table.column(number).to_pylist()
+    yield from _pairs(zip(numbers, texts, strict=True))
+
+
+def _of_lines(path: Path) -> Iterator[tuple[int, str]]:
+    for place, (_, line) in enumerate(json_lines(path, refuse_shortage)):
+        if place >= _MOST:
+            return
+        text = _named(_TEXTS, {n for n, value in line.items() if _text(value) is not None})
+        number = _named(_NUMBERS, {n for n, value in line.items() if _whole(value) is not None})
+        if text is not None:
+            yield from _pairs([(line.get(number, place) if number else place, line[text])])
+
+
+def _named(order: tuple[str, ...], there: set[str]) -> str | None:
+    """Return the column of these that is meant: by its name, or as the only one."""
+    found = next((name for name in order if name in there), None)
+    return next(iter(there)) if found is None and len(there) == 1 else found
+
+
+def _pairs(rows: Any) -> Iterator[tuple[int, str]]:
+    for number, text in rows:
+        whole, said = _whole(number), _text(text)
+        if whole is not None and said is not None:
+            yield whole, said
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 19:
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if value == value and abs(value) < 2**53 and value == int(value) else None
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, list) and len(value) == 1:
+        return _text(value[0])
+    return value if isinstance(value, str) else None
+
+
+def said_of_episodes(tasks: pa.ChunkedArray | None, index: Any) -> Mapping[int, list[str]]:
+    """Return the texts that the metadata of each episode name."""
+    if tasks is None:
+        return {}
+    return {n: said or [] for n, said in zip(index.tolist(), tasks.to_pylist(), strict=True)}

@@ -15,7 +15,7 @@ from demoreel.media.audio import AudioSpan, spans_of_frames, tracks_of
 from demoreel.media.mp4 import read_description
 from demoreel.media.mp4_write import PacketRun, write_packets
 from demoreel.media.video import Video, open_video
-from demoreel.repair.changes import Changes
+from demoreel.repair.report import Changes
 from demoreel.storage.local import LocalFile, open_file
 from demoreel.storage.store import ReadsNow
 

@@ -16,7 +16,7 @@ from demoreel.check.report import Report
 from demoreel.check.run import check
 from demoreel.check.thresholds import chosen
 from demoreel.edit.cut import cut
-from demoreel.edit.foreign import files_beside
+from demoreel.edit.foreign import OWN_FOLDERS
 from demoreel.edit.form import LAYOUTS, Layout
 from demoreel.errors import ArgumentError, PictureError, RepairError, VideoError
 from demoreel.layouts.detect import open_reader
@@ -25,14 +25,17 @@ from demoreel.layouts.v3.reader import UNUSED_FRAMES, V3Reader
 from demoreel.layouts.writing import write_json
 from demoreel.media.video import open_video
 from demoreel.model import Feature, Info
-from demoreel.repair.absent import absent_files, refuse_pointers
-from demoreel.repair.changes import Changes
-from demoreel.repair.compare import note_differences
-from demoreel.repair.decide import Decision, Lost, decide
+from demoreel.repair.decide import Decision, decide
 from demoreel.repair.features import settled_features
 from demoreel.repair.lance import extract
-from demoreel.repair.refuse import refuse_absent_cameras, refuse_losses, refuse_nothing
-from demoreel.repair.report import Repaired
+from demoreel.repair.refuse import (
+    absent_files,
+    refuse_absent_cameras,
+    refuse_losses,
+    refuse_nothing,
+    refuse_pointers,
+)
+from demoreel.repair.report import Changes, Lost, Repaired, note_differences
 from demoreel.repair.tables import (
     FoundTable,
     are_regular,
@@ -42,7 +45,7 @@ from demoreel.repair.tables import (
     rate_of_rows,
     rounded,
 )
-from demoreel.repair.texts import find_texts, said_of_episodes
+from demoreel.repair.values import find_texts, said_of_episodes
 from demoreel.repair.videos import (
     Place,
     RepairVideos,
@@ -54,6 +57,7 @@ from demoreel.repair.writing import RepairedFiles, RepairSource, write_repaired
 from demoreel.stats.inherited import readable_extra, readable_frame_stats
 from demoreel.stats.recompute import recompute
 from demoreel.storage.commit.files import put_in_place, sync_tree
+from demoreel.storage.folder import copy_inside
 from demoreel.storage.local import let_go_of
 
 _SAME_RATE = 0.01
@@ -144,6 +148,10 @@ class Work:
             is_v2=self._is_v2,
         )
         self._features, self._lacking = settled.features, settled.absent
+        if info is None:  # what else the metadata say is read by what the tables and videos hold
+            version = "v2.1" if self._is_v2 else "v3.0"
+            assumed = Info.new(version=version, fps=self._fps, features=self._features)
+            self._look = Look(self._root, chosen(None), assumed=assumed)
         self._columns_lost = tuple(settled.dropped)
         self._dropped += [f"the column {key}: {why}" for key, why in settled.dropped.items()]
         self._undeclared = {c for c in self._videos.of if declared and c not in declared}
@@ -295,7 +303,7 @@ class Work:
         for folder, own in zip(folders, (names, films), strict=True):
             for name in own:
                 if not name.startswith(folder):
-                    self._changes.add("a file lay in another folder, and is in its place now", name)
+                    self._changes.add("moved to the folder where info.json says it is", name)
 
     @property
     def _layout(self) -> Layout:
@@ -320,20 +328,17 @@ class Work:
         folder, layout = self._scratch / "repaired", self._layout
         uneven = self._off_the_clock()
         for name in uneven:
-            self._changes.add(f"its frames are shown at {self._fps:g} fps now", name)
+            self._changes.add(f"retimed: one frame every 1/{self._fps:g} s, packets copied", name)
         as_is = layout == "v3.0" and not self._drop_audio and not uneven
         as_is = as_is and not self.decision.lost and self._uses_all_frames()
         new = self._known()
         written = self._written(new, folder, link=not as_is)
         as_is = as_is and not self.decision.lost
-        self._dropped += [f for f in files_beside(self._root) if not self._is_used(f)]
         _state_unused_frames(folder)
         if picture_stats and not new.knows_images(() if as_is else written.episodes):
             self._take_image_stats(folder)
         made = folder
-        if as_is:
-            sync_tree(made)
-        else:
+        if not as_is:
             # Not to the target itself: a killed repair does not go on, and is to leave one folder.
             made = self._scratch / "rendered"
             chunks: Any = {"chunks_size": new.info.chunks_size} if self._is_v2 else {}
@@ -344,6 +349,8 @@ class Work:
             written.copied = 0
             let_go_of(folder)
             let_go_of(made)
+        self._carry_beside(made)
+        sync_tree(made)
         target.parent.mkdir(parents=True, exist_ok=True)
         put_in_place(made, target)
         return self._report(target, written)
@@ -387,13 +394,15 @@ class Work:
             for (camera, place), frames in used.items()
         )
 
-    def _is_used(self, beside: str) -> bool:
-        """Whether all files of a folder beside the dataset's own were found to be of it."""
-        folder = beside.partition(":")[0]
-        own = {name for name in self._look.files if name.startswith(folder)}
+    def _carry_beside(self, made: Path) -> None:
+        """Copy what lies beside the dataset's own folders, such as its card."""
         used = {table.name for table in self._tables.tables}
         used |= {v.name for found in self._videos.of.values() for v in found.values()}
-        return bool(own) and own <= used
+        for name, size in self._look.files.items():
+            is_beside = name.split("/")[0] not in OWN_FOLDERS and not name.startswith(".")
+            if is_beside and size >= 0 and name not in used:
+                (made / name).parent.mkdir(parents=True, exist_ok=True)
+                copy_inside(self._root, self._root / name, made / name)
 
     def _off_the_clock(self) -> list[str]:
         """Return the videos that are needed and do not run at the dataset's rate, or unevenly."""
@@ -447,6 +456,7 @@ class Work:
             others=readable_extra(meta, is_v2=is_v2),
             is_v2=self._is_v2,
             said=self._said_tasks(),
+            counted=(self._look.raw or {}).get("total_episodes"),
         )
 
     def _said_tasks(self) -> Mapping[int, list[str]]:

@@ -16,15 +16,14 @@ import pyarrow.compute as pc
 from demoreel.edit.foreign import carry_file, details_in, other_files
 from demoreel.edit.target_info import merged_splits
 from demoreel.errors import TableError, count, refuse_shortage
-from demoreel.layouts import arrow_in
 from demoreel.layouts.capture_times import CAPTURE_TIMES, agrees, stated_times, write_capture_times
-from demoreel.layouts.columns import arrow_type, table_schema, to_arrow
+from demoreel.layouts.columns import arrow_type, read_images, table_schema, to_arrow
 from demoreel.layouts.v3 import writer as v3
 from demoreel.layouts.v3.files import FilePlace
 from demoreel.layouts.writing import TableWriter
 from demoreel.model import DEFAULT_FEATURES, Feature, Info, Stats
-from demoreel.repair.changes import Changes, examples
-from demoreel.repair.decide import Decision, Kept, Lost
+from demoreel.repair.decide import Decision, Kept
+from demoreel.repair.report import Changes, Lost, examples
 from demoreel.repair.tables import FoundTable
 from demoreel.repair.values import as_column, default_numbers, in_words, is_as_written, numbers_of
 from demoreel.repair.videos import FoundVideo, Place, RepairVideos
@@ -61,6 +60,7 @@ class RepairSource:
         others: Other programs' columns: a row an episode, with ``episode_index``.
         is_v2: Whether every episode has videos of its own.
         said: The texts of tasks that the metadata of each episode name.
+        counted: How many episodes ``info.json`` counts, if it does.
     """
 
     root: Path
@@ -74,6 +74,7 @@ class RepairSource:
     others: pa.Table | None
     is_v2: bool
     said: Mapping[int, Sequence[str]]
+    counted: int | None
 
     def knows_images(self, episodes: Collection[int]) -> bool:
         """Whether there are statistics of all cameras' images, and of these episodes' alone."""
@@ -142,7 +143,10 @@ class _Writing:
         self._link = link
         self._folder = folder
         self._features = source.info.features
-        texts = {n: source.tasks.get(n) for n in _used_tasks(source.tables, decision)}
+        # Also those that no row has: other columns may refer to tasks by their numbers.
+        used = _used_tasks(source.tables, decision)
+        texts = {n: source.tasks.get(n) for n in {*used, *source.tasks}}
+        texts = {n: text for n, text in texts.items() if text or n in used}
         self._texts = {n: text or f"task {n}" for n, text in texts.items()}
         # Rows without a number have the text that their episode's metadata name.
         alone = [self._only_text(kept.episode) for kept in _without_task(source.tables, decision)]
@@ -159,7 +163,7 @@ class _Writing:
         self._place_of = _numbering(source.videos, source.is_v2)
         for n, text in sorted(texts.items()):
             if not text:
-                self._changes.add("it had no text, and is called by its number now", f"task {n}")
+                self._changes.add("had no text; its number is its text now", f"task {n}")
         named = {text for own in source.said.values() for text in own}
         unused = sorted({*source.tasks.values(), *named} - {"", *distinct})
         if unused:
@@ -218,10 +222,10 @@ class _Writing:
             kind = table.schema.field(key).type
             if not is_as_written(kind, feature):
                 same = False
-                said = (
-                    f"{key} was stored as {in_words(kind)}, and is {in_words(arrow_type(feature))}"
-                )
-                self._changes.add(said, table.name)
+                stored, wanted = in_words(kind), in_words(arrow_type(feature))
+                if stored == f"lists of {wanted}":
+                    stored, wanted = "lists of one value", "single values"
+                self._changes.add(f"stored as {stored}, and as {wanted} now", key)
         return same
 
     def _is_unchanged(self, rows: Forward, kept: Kept, columns: Mapping[str, Any]) -> bool | None:
@@ -244,8 +248,9 @@ class _Writing:
             self._changes.add("{n} texts that were missing are empty now", amount=texts)
         for key, rows_changed in changed.items():
             if rows_changed:
-                said = f"{key} {_SAID[key]}, in {{n}} rows"
-                self._changes.add(said, f"episode {kept.episode}", amount=rows_changed)
+                done = _SAID[key] if key in part.column_names else "was added"
+                said = f"{key} {done}, in {{n}} rows"
+                self._changes.add(said, kept.episode, amount=rows_changed)
         return not texts and not any(changed.values())
 
     def _columns(self, rows: Forward, kept: Kept, name: str) -> dict[str, Any] | None:
@@ -281,8 +286,8 @@ class _Writing:
         """Note that an episode's metadata name other tasks than its rows."""
         said = set(self._source.said.get(kept.episode) or ()) - {""}
         if said and said != {self._distinct[n] for n in np.unique(own).tolist()}:
-            what = "its metadata named other tasks than its rows have; those of its rows are kept"
-            self._changes.add(what, f"episode {kept.episode}")
+            what = "the metadata named other tasks than the rows; those of the rows are kept"
+            self._changes.add(what, kept.episode)
 
     @property
     def _fps(self) -> float:
@@ -350,7 +355,7 @@ class _Writing:
             total_episodes=len(self._rows),
             total_frames=self.written.frames,
             total_tasks=len(tasks),
-            splits=_splits(source.info, self.written.episodes, self.written.dropped),
+            splits=_splits(source, self.written.episodes, self.written.dropped),
         )
         v3.write_metadata(meta, info, table, tasks, details=details_in(source.meta), stats=stats)
         is_whole = self._is_whole and not self.written.lost
@@ -449,7 +454,7 @@ def _count_missing_texts(part: pa.Table, made: pa.Table) -> int:
 def _refuse_missing_images(part: pa.Table, features: Mapping[str, Feature]) -> None:
     for key, feature in features.items():
         if feature.is_image:
-            data = arrow_in.images(part.column(key).combine_chunks(), key=key, where=key)
+            data = read_images(part.column(key).combine_chunks(), key=key, where=key)
             missing = data.null_count or pc.min(pc.binary_length(data)).as_py() == 0
             if missing:
                 raise TableError(f"Some images of {key!r} are missing.")
@@ -481,23 +486,35 @@ def _with_columns(
     return table
 
 
-def _splits(info: Info, episodes: Sequence[int], dropped: list[str]) -> dict[str, str]:
-    """Return the splits of the episodes that are kept, if each is in one; else one of all."""
-    kept = np.array(episodes)
-    unchanged = np.array_equal(kept, np.arange(len(kept)))
+def _splits(source: RepairSource, episodes: Sequence[int], dropped: list[str]) -> dict[str, str]:
+    """Return the splits of the episodes that are kept; one of all where they make no sense.
+
+    Episodes that are in no split stay in none, but for those that were added to a dataset whose
+    only split had all of them.
+    """
+    kept, splits = np.array(episodes), source.info.splits
+    every = {"train": f"0:{len(episodes)}"}
     said: list[str] = []
-    splits = merged_splits(
-        [info.splits], np.zeros_like(kept), kept, unchanged=unchanged, dropped=said
+    merged = merged_splits(
+        [splits],
+        np.zeros_like(kept),
+        kept,
+        unchanged=np.array_equal(kept, np.arange(len(kept))),
+        dropped=said,
     )
-    parts = [str(text).split(":") for text in splits.values()]
+    if list(splits.values()) == [f"0:{source.counted}"]:
+        return dict.fromkeys(splits, every["train"])
+    parts = [str(text).split(":") for text in merged.values()]
     if all(len(part) == 2 and part[0].isdecimal() and part[1].isdecimal() for part in parts):
         ranges = sorted((int(first), int(last)) for first, last in parts)
-        if [0, *(last for _, last in ranges)] == [*(first for first, _ in ranges), len(episodes)]:
+        ends = [0, *(last for _, last in ranges)]
+        firsts = [*(first for first, _ in ranges), len(episodes)]
+        if ranges and all(end <= first for end, first in zip(ends, firsts, strict=True)):
             dropped += said
-            return splits
-    if set(info.splits) - {"train"}:
-        dropped.append(f"splits: {', '.join(info.splits)}, which do not divide the episodes")
-    return {"train": f"0:{len(episodes)}"}
+            return merged
+    if set(splits) - {"train"}:
+        dropped.append(f"splits: {', '.join(splits)}, which share episodes or are no ranges")
+    return every
 
 
 def _linked(path: Path, target: Path) -> bool:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from demoreel.layouts.base import Column
 from demoreel.layouts.capture_times import checks_of
 from demoreel.model import Feature, Stats
-from demoreel.stats.running import QUANTILES, LevelCounts
+from demoreel.stats.running import QUANTILES
 from demoreel.storage.arrow import from_numpy, from_texts
 
 _CHECK = "check/"
@@ -228,37 +228,6 @@ def number_stats(features: Mapping[str, Feature], columns: Mapping[str, Column])
     for key, kind, values in numbers.each():
         found[key][kind] = values[0].copy()
     return found
-
-
-class GatheredStats:
-    """Exact statistics of episodes one after the other, and of all of them; keeps every number.
-
-    Args:
-        features: The dataset's features.
-    """
-
-    def __init__(self, features: Mapping[str, Feature]) -> None:
-        self._features = features
-        self._columns: dict[str, list[np.ndarray]] = {}
-        self._counts: dict[str, LevelCounts] = {}
-
-    def add(self, columns: Mapping[str, Column], counts: Mapping[str, LevelCounts]) -> Stats:
-        """Take an episode's columns and the counts of its cameras; return its statistics."""
-        for key, values in columns.items():
-            if self._features[key].is_numeric:
-                self._columns.setdefault(key, []).append(np.asarray(values))
-        for key, counted in counts.items():
-            self._counts.setdefault(key, LevelCounts()).merge(counted)
-        return self._stats(columns, counts)
-
-    def whole(self) -> Stats:
-        """Return the statistics of all episodes together."""
-        every = {key: np.concatenate(parts) for key, parts in self._columns.items()}
-        return self._stats(every, self._counts)
-
-    def _stats(self, columns: Mapping[str, Column], counts: Mapping[str, LevelCounts]) -> Stats:
-        frames = {key: counted.finish() for key, counted in counts.items()}
-        return {**frames, **number_stats(self._features, columns)}
 
 
 def _lists(values: np.ndarray) -> pa.Array:

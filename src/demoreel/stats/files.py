@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from demoreel.errors import MetadataError
 from demoreel.layouts.base import Reader
-from demoreel.layouts.exactness import Approximate, noted
+from demoreel.layouts.beside import Approximate, noted
 from demoreel.layouts.writing import write_json
 from demoreel.model import Stats, stats_from_json, stats_to_json
 from demoreel.stats.inherited import inherited_from

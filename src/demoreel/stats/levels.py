@@ -14,7 +14,7 @@ import numpy as np
 
 from demoreel.errors import ArgumentError, PictureError
 from demoreel.layouts.base import Reader
-from demoreel.layouts.histograms import Histogram, read_histograms
+from demoreel.layouts.beside import Histogram, read_histograms
 from demoreel.media.decode import Decoder, default_threads
 from demoreel.media.images import decode_depth_image, decode_image
 from demoreel.model import Feature

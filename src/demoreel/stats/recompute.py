@@ -18,14 +18,16 @@ import pyarrow as pa
 from demoreel.errors import ArgumentError
 from demoreel.layouts.appending import no_room_is_an_error, only_writer
 from demoreel.layouts.base import Reader
-from demoreel.layouts.detect import open_reader
-from demoreel.layouts.exactness import NOTE, approximate_stats, write_note
-from demoreel.layouts.histograms import (
+from demoreel.layouts.beside import (
+    NOTE,
     Histogram,
     HistogramWriter,
+    approximate_stats,
     histogram_files,
     histograms_name,
+    write_note,
 )
+from demoreel.layouts.detect import open_reader
 from demoreel.layouts.pending import refuse_waiting
 from demoreel.layouts.v3.files import FilePlace
 from demoreel.model import Stats

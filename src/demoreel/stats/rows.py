@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import refuse_shortage
-from demoreel.layouts import arrow_in
 from demoreel.layouts.base import Reader
+from demoreel.layouts.columns import read_numbers
 from demoreel.model import Episodes, Feature, Stats
 from demoreel.stats.columns import EpisodeNumbers, whole_stats
 from demoreel.storage.arrow import UNREADABLE
@@ -262,6 +262,6 @@ ResultRows = ParquetTables | LanceTableRows
 def _numbers(rows: pa.Table, features: Sequence[Feature], where: str) -> dict[str, np.ndarray]:
     """Return columns of a table that has one chunk."""
     return {
-        feature.key: arrow_in.numbers(rows.column(feature.key).chunk(0), feature, where=where)
+        feature.key: read_numbers(rows.column(feature.key).chunk(0), feature, where=where)
         for feature in features
     }

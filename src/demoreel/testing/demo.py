@@ -32,8 +32,8 @@ from demoreel.media.encode import VideoEncoder
 from demoreel.media.settings import VideoSettings
 from demoreel.model import Feature, Info
 from demoreel.read.speed import measure_speed
-from demoreel.stats.columns import GatheredStats
 from demoreel.stats.running import LevelCounts
+from demoreel.testing.factory import GatheredStats
 from demoreel.testing.toy_arm import FRONT_SIZE, JOINTS, PICK, PUSH, WRIST_SIZE, ToyArm
 
 FOLDER = Path("demo") / "toy_arm"

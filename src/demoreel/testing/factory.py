@@ -24,17 +24,17 @@ import numpy as np
 from PIL import Image
 
 from demoreel.errors import ArgumentError
+from demoreel.layouts.base import Column
 from demoreel.layouts.writing import EpisodeDraft, create_writer
 from demoreel.media.encode import LOSSLESS_DEPTH, Codec, VideoEncoder, VideoSettings
 from demoreel.model import DepthCode, Feature, Info, Stats
 from demoreel.model.depth import encode_depth
-from demoreel.stats.columns import GatheredStats
+from demoreel.stats.columns import number_stats
 from demoreel.stats.running import LevelCounts
 from demoreel.testing.stamp import stamp
 
 Layout = Literal["v2.0", "v2.1", "v3.0"]
 Sizes = Mapping[str, tuple[int, int]]
-
 STATE_SIZE = 6
 _DEFAULT_SIZE = (64, 64)
 _IMAGE_NAMES = ["height", "width", "channels"]
@@ -301,3 +301,34 @@ def _language_rows(key: str, episode: int, frame: int) -> list[dict[str, Any]]:
     }
     row = {"role": "user", "content": f"episode {episode}, frame {frame}", "style": "interjection"}
     return [{**row, "camera": None, "tool_calls": [call]}]
+
+
+class GatheredStats:
+    """Exact statistics of episodes one after the other, and of all of them; keeps every number.
+
+    Args:
+        features: The dataset's features.
+    """
+
+    def __init__(self, features: Mapping[str, Feature]) -> None:
+        self._features = features
+        self._columns: dict[str, list[np.ndarray]] = {}
+        self._counts: dict[str, LevelCounts] = {}
+
+    def add(self, columns: Mapping[str, Column], counts: Mapping[str, LevelCounts]) -> Stats:
+        """Take an episode's columns and the counts of its cameras; return its statistics."""
+        for key, values in columns.items():
+            if self._features[key].is_numeric:
+                self._columns.setdefault(key, []).append(np.asarray(values))
+        for key, counted in counts.items():
+            self._counts.setdefault(key, LevelCounts()).merge(counted)
+        return self._stats(columns, counts)
+
+    def whole(self) -> Stats:
+        """Return the statistics of all episodes together."""
+        every = {key: np.concatenate(parts) for key, parts in self._columns.items()}
+        return self._stats(every, self._counts)
+
+    def _stats(self, columns: Mapping[str, Column], counts: Mapping[str, LevelCounts]) -> Stats:
+        frames = {key: counted.finish() for key, counted in counts.items()}
+        return {**frames, **number_stats(self._features, columns)}

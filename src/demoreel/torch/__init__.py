@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from demoreel.torch.mixture import Mixture, MixtureMetadata, Part
     from demoreel.torch.multi import MultiLeRobotDataset
     from demoreel.torch.recording import VideoEncodingManager
+    from demoreel.torch.reuse import ReuseSampler
     from demoreel.torch.streaming import StreamingLeRobotDataset
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "MultiLeRobotDataset",
     "Part",
     "PrefetchBatchSampler",
+    "ReuseSampler",
     "StreamingLeRobotDataset",
     "VideoEncodingManager",
     "WeightedSampler",
@@ -81,6 +83,7 @@ _HOMES = {
     "MixtureMetadata": "mixture",
     "MultiLeRobotDataset": "multi",
     "Part": "mixture",
+    "ReuseSampler": "reuse",
     "StreamingLeRobotDataset": "streaming",
     "VideoEncodingManager": "recording",
 }

@@ -57,7 +57,7 @@ def local_root(repo_id: str, root: str | Path | None, revision: str | None) -> P
     recorded = recorded_root(repo_id)
     if is_dataset(recorded):
         return recorded
-    from demoreel.hub.cache import cached_folder
+    from demoreel.hub.snapshot import cached_folder
 
     cached = cached_folder(repo_id, revision)
     if cached is not None:
@@ -101,7 +101,7 @@ def _recorded_or_cached(
     recorded = recorded_root(repo_id)
     if not sync and is_dataset(recorded):
         return recorded
-    from demoreel.hub.cache import cached_dataset
+    from demoreel.hub.snapshot import cached_dataset
 
     with _bar(repo_id) as show:
         return cached_dataset(repo_id, revision, token=token, fresh=sync, report=show)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from demoreel.errors import ArgumentError
+from demoreel.read.batch import PoolBatch
 from demoreel.read.order import FrameOrder, Share
+from demoreel.read.reuse import PoolForm, PoolOrder
 from demoreel.torch.collate import collate_samples
 from demoreel.torch.dataset import LeRobotDataset
 
@@ -133,11 +135,13 @@ class PassProgress:
         begin: Where it began.
         share: What is read of the epoch: by this process, or by all workers of the rank.
         delivered: Batches, or single samples, that it has handed out.
+        pool: The pool of each worker that reads for it, if spans are reused, and how many workers.
     """
 
     begin: Position
     share: Share
     delivered: int = 0
+    pool: dict[str, int] | None = None
 
     @property
     def position(self) -> Position:
@@ -145,6 +149,30 @@ class PassProgress:
         size = self.share.size if self.share.whole_batches else 1
         samples = min(self.share.samples, self.delivered * size)
         return Position(self.begin.seed, self.begin.epoch, self.share.consumed_after(samples))
+
+
+def pool_order(
+    lengths: np.ndarray, form: PoolForm, begin: Position, share: Share, *, delivered: int = 0
+) -> tuple[PoolOrder, int]:
+    """Return the order of a worker whose spans are reused, and what it has handed out before.
+
+    A pass that goes on inside an epoch begins with the next batch, in the first worker. So that
+    worker takes on the pool whose turn it is.
+
+    Args:
+        lengths: Frames of each episode.
+        form: Of its pool.
+        begin: Where the pass begins.
+        share: The worker's; what was consumed before is left out here.
+        delivered: What this worker has handed out since.
+    """
+    size = share.size if share.whole_batches else 1
+    turns = -(-begin.consumed // (share.world_size * size))
+    pool = (turns + share.worker) % share.workers
+    order = PoolOrder(
+        lengths, form, begin.seed, begin.epoch, replace(share, consumed=0, worker=pool)
+    )
+    return order, max(0, -(-(turns - pool) // share.workers)) + delivered
 
 
 class Pass(Iterator[dict[str, Any]]):
@@ -155,30 +183,34 @@ class Pass(Iterator[dict[str, Any]]):
 
     Args:
         dataset: Reads the items.
-        order: Which frame comes when.
-        progress: Is kept up to date; a ``delivered`` that is not 0 is where to begin.
+        order: Which frame comes when; that of a pool has its own share, of a whole epoch.
+        progress: Is kept up to date.
         finish: Called once, at the end.
+        before: Batches (or samples) of the share that were handed out earlier.
     """
 
     def __init__(
         self,
         dataset: LeRobotDataset,
-        order: FrameOrder,
+        order: FrameOrder | PoolOrder,
         progress: PassProgress,
         finish: Callable[[], None],
+        before: int,
     ) -> None:
         self._dataset = dataset
         self._order = order
         self._progress = progress
         self._finish: Callable[[], None] | None = finish
-        self._share = progress.share
+        self._share = order.share if isinstance(order, PoolOrder) else progress.share
         self._ready: deque[dict[str, Any]] = deque()
-        self._step, self._skip = progress.delivered, 0
+        self._step, self._skip = before, 0
         if not self._share.whole_batches:
-            self._step, self._skip = divmod(progress.delivered, self._share.size)
+            self._step, self._skip = divmod(before, self._share.size)
+        self._pooled: Iterator[PoolBatch] | None = None
+        self._batch: PoolBatch | None = None
 
     def __next__(self) -> dict[str, Any]:
-        if not self._ready:
+        while not self._ready:  # of the first step, all may have been handed out before
             if self._step >= self._share.steps:
                 self._end()
             self._ready.extend(self._read())
@@ -193,16 +225,26 @@ class Pass(Iterator[dict[str, Any]]):
 
     def _read(self) -> Sequence[dict[str, Any]]:
         """Read the next step: one batch, or samples that are handed out one by one."""
-        frames = self._frames(self._step)
-        if self._step + 1 < self._share.steps:
-            # Where reads wait, the next step's bytes travel while this one is decoded.
-            self._dataset.reader.prefetch(self._frames(self._step + 1))
-        items = self._dataset.__getitems__(frames.tolist())
+        if isinstance(self._order, PoolOrder):
+            items = self._dataset.__getitems__(self._next_of_pool(self._order))
+            self._batch = None
+        else:
+            frames = self._order.at(self._share.places(self._step))
+            if self._step + 1 < self._share.steps:
+                # Where reads wait, the next step's bytes travel while this one is decoded.
+                following = self._order.at(self._share.places(self._step + 1))
+                self._dataset.reader.prefetch(following)
+            items = self._dataset.__getitems__(frames.tolist())
         self._step += 1
         if self._share.whole_batches:
             return [collate_samples(items)]
         skip, self._skip = self._skip, 0
         return items[skip:]
 
-    def _frames(self, step: int) -> np.ndarray:
-        return self._order.at(self._share.places(step))
+    def _next_of_pool(self, order: PoolOrder) -> PoolBatch:
+        """Return this step's batch; the same one until it has been read."""
+        if self._pooled is None:
+            self._pooled = order.batches(self._step)
+        if self._batch is None:
+            self._batch = next(self._pooled)
+        return self._batch

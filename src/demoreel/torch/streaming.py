@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from demoreel.errors import ArgumentError, DemoreelWarning
 from demoreel.read.order import FrameOrder, Share
+from demoreel.read.reuse import PoolForm, pool_form
 from demoreel.storage.external import AllowExternal
 from demoreel.torch.dataset import LeRobotDataset, Transform
 from demoreel.torch.metadata import LeRobotDatasetMetadata, place_of_type
@@ -27,6 +28,7 @@ from demoreel.torch.stream_pass import (
     Position,
     SharedPosition,
     checked_seed,
+    pool_order,
     rank_and_world_size,
 )
 
@@ -175,7 +177,7 @@ class _Delivery(Iterator[dict[str, Any]]):
         self._begin()
 
     def _begin(self) -> None:
-        self._progress = self._stream.start_pass()
+        self._progress = self._stream.start_pass(max(1, self._loader.num_workers))
         self._batches: Iterator[dict[str, Any]] | None = iter(self._loader)
 
     def __next__(self) -> dict[str, Any]:
@@ -240,6 +242,10 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         token: For the Hub; None uses ``HF_TOKEN`` or the login. It is not kept.
         batch_size: Give batches of this many, collated; use ``DataLoader(batch_size=None)``. If
             None, single samples.
+        reuse: Memory for decoded images, e.g. ``"4GB"``, for all workers of this rank together.
+            Every frame is then decoded about once, and batches are drawn from what lies in memory.
+            The order then follows from the number of workers, too, and a state goes on with as
+            many workers and ranks. See ``docs/training.md`` for what it costs in randomness.
         drop_last: Leave out a last batch that is shorter.
         even: Give every rank equally many samples: up to ``world_size - 1`` samples at the end of
             an epoch are left out, others in every epoch. If False, some ranks get one more.
@@ -281,6 +287,7 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         repo_type: Literal["dataset", "bucket"] = "dataset",
         token: str | bool | None = None,
         batch_size: int | None = None,
+        reuse: int | str | None = None,
         drop_last: bool = False,
         even: bool = True,
         rank: int | None = None,
@@ -300,6 +307,12 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         self.shuffle = bool(shuffle)
         self.drop_last = bool(drop_last)
         self.even = bool(even)
+        if reuse is not None and not shuffle:
+            raise ArgumentError(
+                "reuse= orders frames at random; shuffle=False asks for them as they lie.",
+                hint="leave one of them out",
+            )
+        self.reuse = reuse
         self.streaming = bool(streaming)
         self.streaming_from_local = root is not None
         self.repo_type = repo_type
@@ -331,6 +344,9 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         self._position = SharedPosition(Position(seed, epoch=0))
         self._progress: PassProgress | None = None
         self._worker_state: Mapping[str, Any] | None = None
+        self._pool_state: Mapping[str, int] | None = None
+        if reuse is not None:
+            self._pool(workers=1)  # a budget that is too small is an error here
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_progress": None}
@@ -364,14 +380,43 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         begin = self._position.get()
         progress = self._progress = PassProgress(begin, self._share(begin.consumed))
         finish = partial(self.end_pass, begin)
-        if worker is not None:
+        if worker is None:
+            progress.pool = self._pool_of_pass(1)
+        else:
             progress.share = replace(progress.share, worker=worker.id, workers=worker.num_workers)
             progress.delivered = self._delivered_before(worker.num_workers)
             finish = partial(self._position.note_the_end, begin.epoch)
             if worker.id == 0 and self.shuffle and self._position.has_ended(begin.epoch):
                 _warn_of_repetition(begin.epoch)
-        order = FrameOrder(self.num_frames, begin.seed, begin.epoch, self.shuffle)
-        return Pass(self.dataset, order, progress, finish)
+        before = progress.delivered
+        if self.reuse is None:
+            order = FrameOrder(self.num_frames, begin.seed, begin.epoch, self.shuffle)
+            return Pass(self.dataset, order, progress, finish, before)
+        share = progress.share
+        lengths = self.dataset.reader.episodes.length
+        form = self._pool(share.workers)
+        pooled, before = pool_order(lengths, form, begin, share, delivered=before)
+        return Pass(self.dataset, pooled, progress, finish, before)
+
+    def _pool(self, workers: int) -> PoolForm:
+        assert self.reuse is not None
+        return pool_form(self.dataset.reader, self.reuse, pools=workers)
+
+    def _pool_of_pass(self, workers: int) -> dict[str, int] | None:
+        """Return what the order of a pass depends on, which must be as in a loaded state."""
+        if self.reuse is None:
+            return None
+        ours = {"workers": workers, "ranks": self.world_size, "size": self.batch_size or 0}
+        ours |= self._pool(workers).to_state()
+        theirs = self._pool_state
+        if theirs is not None and theirs != ours:
+            raise ArgumentError(
+                f"The state was saved with reuse= in an order of {dict(theirs)}; here it is of "
+                f"{ours}.",
+                hint="use the same budget, batch size, workers and ranks, or begin an epoch",
+                dataset=self.root,
+            )
+        return ours
 
     def loader(
         self,
@@ -433,7 +478,11 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         """
         progress = self._progress
         at = self._position.get() if progress is None else progress.position
-        state = {**at.to_state(), "frames": self.num_frames, "shuffle": self.shuffle}
+        state: dict[str, Any] = at.to_state()
+        state |= {"frames": self.num_frames, "shuffle": self.shuffle}
+        if self.reuse is not None:
+            pool = self._pool_state if progress is None else progress.pool
+            state["reuse"] = None if pool is None else dict(pool)
         worker = torch.utils.data.get_worker_info()
         if worker is None or progress is None:
             return state
@@ -451,6 +500,12 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         """
         position = Position.from_state(state, self.num_frames)
         ours = {"frames": self.num_frames, "shuffle": self.shuffle}
+        if ("reuse" in state) != (self.reuse is not None):
+            raise ArgumentError(
+                "The state is of a stream with reuse=, and here is none, or the reverse.",
+                hint="open the stream as it was, or begin an epoch",
+                dataset=self.root,
+            )
         for name, value in ours.items():
             if state.get(name) != value:
                 raise ArgumentError(
@@ -460,12 +515,14 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
                 )
         self.go_to(position)
         self._worker_state = state.get("worker")
+        self._pool_state = state.get("reuse") if position.consumed else None
 
-    def start_pass(self) -> PassProgress:
+    def start_pass(self, workers: int) -> PassProgress:
         """Begin a pass whose batches workers read and ``loader()`` counts."""
         self._position.is_counted()
         begin = self._position.get()
-        self._progress = PassProgress(begin, self._share(begin.consumed))
+        pool = self._pool_of_pass(workers)
+        self._progress = PassProgress(begin, self._share(begin.consumed), pool=pool)
         return self._progress
 
     def end_pass(self, begin: Position) -> None:
@@ -478,6 +535,7 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         self._position.set(position)
         self._progress = None
         self._worker_state = None
+        self._pool_state = None
 
     def _share(self, consumed: int) -> Share:
         return Share(

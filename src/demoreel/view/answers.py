@@ -51,20 +51,60 @@ def taking(
     """Return a handler of a request with a JSON object in it, which is not read beyond a limit."""
 
     async def taken(request: Request) -> Response:
-        data = bytearray()
-        async for part in request.stream():
-            data += part
-            if len(data) > _MOST_SENT:
-                return json_answer({"message": "That is too much at once.", "where": {}}, 413)
+        data = await _sent(request, _MOST_SENT)
         try:
-            sent = json.loads(data)
+            sent = json.loads(data or b"")
         except (ValueError, RecursionError):
             sent = None
+        if data is None:
+            return _too_much()
         if not isinstance(sent, dict):
             return json_answer({"message": "A JSON object is expected.", "where": {}}, 400)
         return await run_in_threadpool(answering(lambda request: handle(request, sent)), request)
 
     return taken
+
+
+def taking_bytes(
+    handle: Callable[[Request, bytes], Response], most: int
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler of a request with a file in it, which is not read beyond a limit."""
+
+    async def taken(request: Request) -> Response:
+        data = await _sent(request, most)
+        if data is None:
+            return _too_much()
+        return await run_in_threadpool(answering(lambda request: handle(request, data)), request)
+
+    return taken
+
+
+async def _sent(request: Request, most: int) -> bytes | None:
+    """Return what a request sends; None where it is more than a limit."""
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > most:
+            return None
+    return bytes(data)
+
+
+def _too_much() -> Response:
+    return json_answer({"message": "That is too much at once.", "where": {}}, 413)
+
+
+def kept_answer(data: bytes, kind: str) -> Response:
+    """Answer with what stays the same while the dataset does: its address has the revision."""
+    return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=600"})
+
+
+def columns_answer(facts: dict[str, Any], data: bytes) -> Response:
+    """Answer with columns of numbers: the length of a head in JSON, the head, the values."""
+    head = json_text(facts).encode()
+    head += b" " * (-len(head) % 8)
+    return Response(
+        len(head).to_bytes(8, "little") + head + data, media_type="application/octet-stream"
+    )
 
 
 def report_of(error: DemoreelError) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from demoreel.errors import DatasetNotFoundError
+from demoreel.layouts.detect import layout_of
+from demoreel.layouts.meta import read_info
 from demoreel.media.video import VideoClip
 from demoreel.read.dataset import Dataset
 from demoreel.read.follow import has_changed
-from demoreel.storage.json_files import read_json
 from demoreel.storage.store import is_uri
 from demoreel.view.packets import codec_string
 
@@ -66,23 +66,20 @@ class ShownDataset:
         path = Path(self.place, "meta", "info.json")
         try:
             if path.is_file():
-                info = read_json(path)
-                changed = path.stat().st_mtime
+                info, changed = read_info(path), path.stat().st_mtime
+                layout = layout_of(Path(self.place), info)
             else:
-                info, changed = self.open().info.to_json(), None
+                dataset = self.open()
+                info, changed, layout = dataset.info, None, dataset.layout
         except Exception as error:
             return facts | {"error": _first_line(error)}
-        features = info.get("features") if isinstance(info, dict) else None
-        if not isinstance(features, dict):
-            return facts | {"error": "meta/info.json lists no features."}
-        kinds = [f.get("dtype") for f in features.values() if isinstance(f, dict)]
         return facts | {
-            "version": str(info.get("codebase_version", "")),
-            "robot": str(info.get("robot_type") or ""),
-            "episodes": _number(info.get("total_episodes")),
-            "frames": _number(info.get("total_frames")),
-            "fps": _number(info.get("fps")),
-            "cameras": sum(kind in ("video", "image") for kind in kinds),
+            "layout": layout,
+            "robot": str(info.robot_type or ""),
+            "episodes": info.total_episodes,
+            "frames": info.total_frames,
+            "fps": info.fps,
+            "cameras": [key.removeprefix("observation.images.") for key in info.cameras],
             "changed": changed,
         }
 
@@ -118,6 +115,13 @@ class Shown:
                 shown = ShownDataset(name, path, self._options)
                 found.append(self._known.setdefault(shown.id, shown))
         return found
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether two datasets were named, to be shown side by side."""
+        places = {each.place for each in self._known.values()}
+        named = {place if is_uri(place) else os.path.abspath(place) for place in self._places}
+        return len(named) == 2 and named == places
 
     def get(self, id: str) -> ShownDataset:
         """Return a dataset by its id.
@@ -240,13 +244,5 @@ def _flat(names: object) -> list[str]:
     return [] if names is None else [str(names)]
 
 
-def _number(value: object) -> float | int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
-        return None
-    return value
-
-
 def _first_line(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return "meta/info.json is not JSON."
     return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -5,7 +5,12 @@ A draft names episodes by their number, and says for each only what is changed::
     {"demoreel.draft": 1, "dataset": "/data/pick", "revision": 12,
      "made_for": {"episodes": 50, "digest": "5f0c..."},
      "episodes": {"3": {"deleted": true},
-                  "7": {"start": 12, "stop": 240, "splits": [100], "task": "put it down"}}}
+                  "7": {"start": 12, "stop": 240, "splits": [100], "task": "put it down",
+                        "success": true, "score": 4, "flag": "good", "redo": true,
+                        "persistent": [{"frame": 12, "style": "subtask", "content": "reach"}]}}}
+
+Labels are those of a cut list (``edit/clips.py``); ``redo`` asks for the episode to be recorded
+again, and changes nothing.
 
 It lies in the user's state folder and never in the dataset. A page that saves says which revision
 it had: another one that was saved meanwhile is not lost, but told.
@@ -29,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demoreel.edit.clips import Clip, CutList
+from demoreel.edit.clips import Clip, CutList, Labels
 from demoreel.errors import ArgumentError, DatasetBusyError
 from demoreel.model import Episodes
 from demoreel.storage.commit.files import write_file
@@ -41,10 +46,11 @@ if TYPE_CHECKING:
     from demoreel.edit.cut import Cut
 
 FORMAT, VERSION = "demoreel.draft", 1
-_FIELDS = {"deleted", "start", "stop", "splits", "task"}
-_LONGEST_TASK = 10_000
+_LABELS = ("success", "score", "flag", "persistent", "events")
+_FIELDS = {"deleted", "start", "stop", "splits", "task", "redo", *_LABELS}
+_LONGEST_TEXT = 10_000
+_MOST_ROWS = 10_000  # of language, in an episode
 _NUMBER = re.compile("[0-9]{1,15}")
-_MOVING, _MARGIN_S = 0.01, 0.5  # as ``Cut.trim_idle`` has them
 
 
 class Drafts:
@@ -192,8 +198,14 @@ def _clips(clip: Clip, change: Mapping[str, Any] | None) -> Iterator[Clip]:
         return
     start, stop = change.get("start", clip.start), change.get("stop", clip.stop)
     inside = [frame for frame in change.get("splits", ()) if start < frame < stop]
+    said = {name: change[name] for name in _LABELS if name in change}
     for begin, end in itertools.pairwise([start, *inside, stop]):
-        yield Clip(clip.source, clip.episode, begin, end, change.get("task", clip.task))
+        if end < stop and said.get("success"):  # which the last part shows
+            labels = Labels.from_json({**said, "success": None})
+        else:
+            labels = Labels.from_json(said)
+        task = change.get("task", clip.task)
+        yield Clip(clip.source, clip.episode, begin, end, task, labels if said else None)
 
 
 def _checked(raw: object, episodes: Episodes) -> dict[str, dict[str, Any]]:
@@ -206,7 +218,11 @@ def _checked(raw: object, episodes: Episodes) -> dict[str, dict[str, Any]]:
             raise ArgumentError(f"The change of episode {str(name)[:20]!r} is not understood.")
         position = episodes.position_of(int(name))
         length = int(episodes.length[position])
-        kept = {key: value for key, value in change.items() if value not in (None, False, [])}
+        kept = {key: value for key, value in change.items() if value is not None}
+        for key in ("deleted", "redo", "splits"):
+            if not kept.get(key, True):
+                del kept[key]
+        _refuse_odd_labels(name, kept, length)
         start, stop = kept.get("start", 0), kept.get("stop", length)
         splits = kept.get("splits", [])
         task = kept.get("task", "as it is")
@@ -215,10 +231,9 @@ def _checked(raw: object, episodes: Episodes) -> dict[str, dict[str, Any]]:
             raise ArgumentError(f"Frames of episode {name} must be whole numbers.")
         if not 0 <= start < stop <= length or not all(0 < n < length for n in splits):
             raise ArgumentError(f"Episode {name} has {length} frames; the change is outside them.")
-        if not isinstance(task, str) or not task.strip() or len(task) > _LONGEST_TASK:
+        if not isinstance(task, str) or not task.strip():
             raise ArgumentError(f"The task of episode {name} must be a text.")
-        if any("\ud800" <= letter <= "\udfff" for letter in task):  # no file holds half a letter
-            raise ArgumentError(f"The task of episode {name} is not Unicode.")
+        _refuse_odd_text(name, task)
         if splits:
             kept["splits"] = sorted(set(splits))
         if start == 0:
@@ -230,19 +245,42 @@ def _checked(raw: object, episodes: Episodes) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _refuse_odd_labels(name: str, change: Mapping[str, Any], length: int) -> None:
+    try:
+        labels = Labels.from_json({key: change[key] for key in _LABELS if key in change})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArgumentError(f"The labels of episode {name} make no sense ({error}).") from error
+    rows = (*(labels.persistent or ()), *(labels.events or ()))
+    if len(rows) > _MOST_ROWS or any(row.frame >= length for row in rows):
+        raise ArgumentError(f"Labels of episode {name} are outside its {length} frames.")
+    for row in rows:
+        for text in (row.style, row.content, row.role, row.camera):
+            _refuse_odd_text(name, text or "")
+    for flag in ("deleted", "redo"):
+        if not isinstance(change.get(flag, True), bool):
+            raise ArgumentError(f"{flag!r} of episode {name} is true or false.")
+
+
+def _refuse_odd_text(name: str, text: str) -> None:
+    if len(text) > _LONGEST_TEXT:
+        raise ArgumentError(f"A text of episode {name} is too long.")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # no file holds half a letter
+        raise ArgumentError(f"A text of episode {name} is not Unicode.")
+
+
 def idle_ends(shown: ShownDataset, episode: int) -> dict[str, int]:
     """Return where an episode begins and ends to move: a proposal for its trim.
 
     Cost: reads a column of the episode.
     """
-    from demoreel.edit.choose import moving_part  # heavy
+    from demoreel.edit.cut import cut  # heavy
 
-    reader = shown.open().reader
-    length = int(reader.episodes.length[reader.episodes.position_of(episode)])
-    whole = Clip(0, episode, 0, length)
-    keys = [key for key in ("action", "observation.state") if key in reader.info.features]
-    if keys and reader.info.features[keys[0]].is_numeric:
-        whole = moving_part(whole, reader, keys[0], threshold=_MOVING, margin=_MARGIN_S)
+    dataset = shown.open()
+    length = int(dataset.reader.episodes.length[dataset.reader.episodes.position_of(episode)])
+    try:
+        (whole,) = cut(dataset).keep([episode]).trim_idle().clips
+    except ArgumentError:  # nothing that moves is recorded
+        return {"start": 0, "stop": length}
     return {"start": whole.start, "stop": whole.stop}
 
 

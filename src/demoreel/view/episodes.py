@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -281,19 +281,37 @@ class EpisodePages:
 
 
 def columns_message(
-    dataset: Dataset, episode: int, keys: list[str]
+    dataset: Dataset, episode: int, keys: list[str], points: int | None = None
 ) -> tuple[dict[str, Any], bytes]:
     """Return number columns of an episode: what they are, and their values one after the other.
 
-    Values are little-endian, float32 as stored and all else as float64.
+    Args:
+        dataset: The dataset.
+        episode: The episode's number.
+        keys: The columns.
+        points: How many of its frames at the most, evenly spread; None is all.
     """
     view = dataset.episode(episode)
-    described, parts = [], []
+    length = len(view)
+    chosen = None
+    if points is not None and points < length:
+        chosen = np.unique(np.linspace(0, length - 1, max(2, points)).astype(np.int64))
+    columns = {}
     for key in keys:
         values = np.asarray(view.column(key))
-        kind = "<f4" if values.dtype == np.float32 else "<f8"
-        values = values.reshape(len(values), -1).astype(kind)
+        columns[key] = values if chosen is None else values[chosen]
+    facts, data = packed_columns(columns, length if chosen is None else len(chosen))
+    facts["frames"] = None if chosen is None else chosen.tolist()
+    return {**facts, "of": length}, data
+
+
+def packed_columns(columns: Mapping[str, np.ndarray], length: int) -> tuple[dict[str, Any], bytes]:
+    """Return what columns are, and their values: little-endian, float32 or else float64."""
+    described, parts = [], []
+    for key, column in columns.items():
+        kind = "<f4" if column.dtype == np.float32 else "<f8"
+        values = column.reshape(len(column), -1).astype(kind)
         described.append({"key": key, "type": kind, "dims": values.shape[1]})
         data = values.tobytes()
         parts += [data, b"\0" * (-len(data) % 8)]
-    return {"length": len(view), "columns": described}, b"".join(parts)
+    return {"length": length, "columns": described}, b"".join(parts)

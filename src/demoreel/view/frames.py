@@ -30,10 +30,19 @@ def frame_image(
     """
     if width is not None and not 0 < width <= _WIDEST:
         raise ArgumentError(f"A frame is not shown {width} pixels wide.")
-    image = _decoded(dataset, episode, camera, frame)
-    if dataset.features[camera].is_depth:
-        top = float(image.max()) or 1.0
-        image = np.clip(image / top * 255, 0, 255).astype(np.uint8)
+    return jpeg_of(_decoded(dataset, episode, camera, frame), width)
+
+
+def jpeg_of(image: np.ndarray, width: int | None = None) -> bytes:
+    """Return an image as JPEG: (height, width, channels) in uint8, or depth in any number.
+
+    Args:
+        image: The image; depth is shown as grey from near to far.
+        width: How wide, if it is wider; None is as it is.
+    """
+    if image.ndim == 2 and image.dtype != np.uint8:
+        top = float(np.nanmax(image, initial=0)) or 1.0
+        image = np.clip(np.nan_to_num(image) / top * 255, 0, 255).astype(np.uint8)
     elif image.shape[-1] == 1:
         image = image[..., 0]
     shown = Image.fromarray(np.ascontiguousarray(image))

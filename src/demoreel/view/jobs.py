@@ -27,7 +27,7 @@ class Job:
         number: What to ask for it by.
         what: What it does, for the page.
         work: Does it; returns what to tell, as JSON.
-        cancels: Whether it may be ended at any report: it writes nothing.
+        cancels: Whether it may be ended at any report: it writes nothing, or can be gone on with.
     """
 
     def __init__(
@@ -106,7 +106,8 @@ class Jobs:
         Args:
             what: What it does, for the page.
             work: Does it.
-            cancels: Whether it may be ended at any report: it writes nothing.
+            cancels: Whether it may be ended at any report: it writes nothing, or can be gone on
+                with.
 
         Raises:
             ArgumentError: Enough others of the kind are running.

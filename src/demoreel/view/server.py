@@ -24,7 +24,6 @@ from demoreel.errors import (
     MissingExtraError,
     TargetExistsError,
     UnknownKeyError,
-    json_text,
 )
 from demoreel.storage.store import is_uri
 from demoreel.view.datasets import Shown, ShownDataset, camera_facts, describe
@@ -33,6 +32,7 @@ from demoreel.view.episodes import columns_message
 from demoreel.view.frames import depth_values, frame_image
 from demoreel.view.jobs import Jobs, Report
 from demoreel.view.packets import packets_message
+from demoreel.view.predictions import Predictions
 
 if TYPE_CHECKING:
     from demoreel.edit.render import Rendered
@@ -47,7 +47,9 @@ try:
     from demoreel.view.analysis import Analysis
     from demoreel.view.answers import (
         answering,
+        columns_answer,
         json_answer,
+        kept_answer,
         number_of,
         plain_values,
         report_of,
@@ -175,16 +177,22 @@ class Viewer:
         places: Datasets, or folders of datasets.
         options: More arguments of ``demoreel.open``.
         read_only: Whether to refuse all that writes.
+        predictions: Files of predicted actions.
     """
 
     def __init__(
-        self, places: Sequence[str], options: Mapping[str, Any], *, read_only: bool = False
+        self,
+        places: Sequence[str],
+        options: Mapping[str, Any],
+        *,
+        read_only: bool = False,
+        predictions: Sequence[str] = (),
     ) -> None:
         self.shown = Shown(places, options)
         self.jobs = Jobs()
         self._drafts = Drafts()
         self._read_only = read_only
-        self._analysis = Analysis(self.shown, self.jobs)
+        self._analysis = Analysis(self.shown, self.jobs, Predictions(predictions))
 
     def app(self, token: str, hosts: Sequence[str] | None) -> App:
         """Return the application, as uvicorn runs it."""
@@ -200,6 +208,7 @@ class Viewer:
             Route(one + "/e/{episode:int}/frame", answering(self._frame)),
             Route(one + "/e/{episode:int}/depth", answering(self._depth)),
             Route(one + "/e/{episode:int}/idle", answering(self._idle)),
+            Route(one + "/e/{episode:int}/labels", answering(self._labels)),
             Route(f"{one}/draft", answering(self._draft)),
             Route(f"{one}/draft", taking(self._save_draft), methods=["PUT"]),
             Route(f"{one}/cutlist", answering(self._cutlist)),
@@ -216,7 +225,13 @@ class Viewer:
         return self.shown.get(request.path_params["id"])
 
     def _datasets(self, request: Request) -> Response:
-        return json_answer({"datasets": [shown.summary() for shown in self.shown.list()]})
+        found = self.shown.list()
+        return json_answer(
+            {
+                "datasets": [shown.summary() for shown in found],
+                "beside": [shown.id for shown in found] if self.shown.is_pair else None,
+            }
+        )
 
     def _dataset(self, request: Request) -> Response:
         facts = describe(self._of(request))
@@ -254,11 +269,14 @@ class Viewer:
         wanted = [key for key in request.query_params.get("keys", "").split(",") if key]
         known = [f.key for f in dataset.features.values() if f.is_numeric]
         keys = [key for key in known if not wanted or key in wanted]
-        facts, data = columns_message(dataset, request.path_params["episode"], keys)
-        head = json_text(facts).encode()
-        head += b" " * (-len(head) % 8)
-        return Response(
-            len(head).to_bytes(8, "little") + head + data, media_type="application/octet-stream"
+        points = request.query_params.get("points")
+        return columns_answer(
+            *columns_message(
+                dataset,
+                request.path_params["episode"],
+                keys,
+                None if points is None else number_of(points, 0),
+            )
         )
 
     def _texts(self, request: Request) -> Response:
@@ -283,7 +301,7 @@ class Viewer:
         length = int(dataset.reader.episodes.length[position])
         first = number_of(request.query_params.get("from"), 0)
         stop = min(length, number_of(request.query_params.get("to"), length))
-        return self._kept(
+        return kept_answer(
             dataset.following(
                 lambda: packets_message(dataset.reader.clip(position, camera), first, stop)
             ),
@@ -299,7 +317,7 @@ class Viewer:
             number_of(request.query_params.get("i"), 0),
             None if width is None else number_of(width, 1),
         )
-        return self._kept(data, "image/jpeg")
+        return kept_answer(data, "image/jpeg")
 
     def _depth(self, request: Request) -> Response:
         data, height, width = depth_values(
@@ -308,12 +326,18 @@ class Viewer:
             self._camera(request),
             number_of(request.query_params.get("i"), 0),
         )
-        answer = self._kept(data, "application/octet-stream")
+        answer = kept_answer(data, "application/octet-stream")
         answer.headers["X-Size"] = f"{height},{width}"
         return answer
 
     def _idle(self, request: Request) -> Response:
         return json_answer(idle_ends(self._of(request), request.path_params["episode"]))
+
+    def _labels(self, request: Request) -> Response:
+        from demoreel.edit.labels import labels_of  # heavy
+
+        labels = labels_of(self._of(request).open(), request.path_params["episode"])
+        return json_answer(labels.to_json())
 
     def _draft(self, request: Request) -> Response:
         shown = self._of(request)
@@ -358,7 +382,10 @@ class Viewer:
             def work(report: Report) -> Any:
                 return _rendered(made.render(folder, report=report))
 
-        return json_answer(self.jobs.start("render", work).to_json())
+        cancels = (
+            sent.get("in_place") is not True
+        )  # which ends at a report, and can be gone on with
+        return json_answer(self.jobs.start("render", work, cancels=cancels).to_json())
 
     def _refuse_writing(self) -> None:
         if self._read_only:
@@ -378,11 +405,6 @@ class Viewer:
         if camera not in dataset.cameras:
             raise UnknownKeyError(f"There is no camera {camera!r}.")
         return camera
-
-    @staticmethod
-    def _kept(data: bytes, kind: str) -> Response:
-        """Answer with what stays the same while the dataset does: its address has the revision."""
-        return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=600"})
 
     def _index(self, request: Request) -> Response:
         return _file("index.html")
@@ -417,6 +439,7 @@ class RunningViewer:
         host: The address to listen on.
         port: The port; 0 is a free one.
         read_only: Whether to refuse all that writes: drafts and rendering.
+        predictions: Files of predicted actions, parquet or npz.
         options: More arguments of ``demoreel.open``.
 
     Raises:
@@ -431,9 +454,12 @@ class RunningViewer:
         host: str = "127.0.0.1",
         port: int = 0,
         read_only: bool = False,
+        predictions: Sequence[str] = (),
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._viewer = viewer = Viewer(places, options or {}, read_only=read_only)
+        self._viewer = viewer = Viewer(
+            places, options or {}, read_only=read_only, predictions=predictions
+        )
         self.is_local = host in _LOOPBACK
         self.token = secrets.token_urlsafe(24)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

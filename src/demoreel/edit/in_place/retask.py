@@ -16,8 +16,8 @@ from demoreel.edit.foreign import details_in
 from demoreel.errors import ArgumentError, MetadataError
 from demoreel.layouts.appending import no_room_is_an_error, only_writer
 from demoreel.layouts.base import Reader
+from demoreel.layouts.beside import NOTE, approximate_stats, write_note
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.exactness import NOTE, approximate_stats, write_note
 from demoreel.layouts.v3.writer import write_tasks
 from demoreel.layouts.writing import TableWriter, write_json
 from demoreel.model import Stats

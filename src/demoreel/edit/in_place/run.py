@@ -33,7 +33,6 @@ from demoreel.errors import ArgumentError, TableError
 from demoreel.layouts.appending import no_room_is_an_error, only_writer
 from demoreel.layouts.base import Column
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.find_rows import find_rows
 from demoreel.layouts.lance.append import renew_copy
 from demoreel.layouts.lance.history import keep_metadata, note_version
 from demoreel.layouts.lance.reader import LanceReader
@@ -46,6 +45,7 @@ from demoreel.layouts.lance.versions import (
     keep_rows,
     scan_ids,
 )
+from demoreel.layouts.rows import find_rows
 from demoreel.model import DEFAULT_FEATURES
 from demoreel.stats.columns import Facts
 from demoreel.stats.rows import LanceTableRows

@@ -15,15 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import DemoreelError, TableError, UnsafePathError, VideoError
-from demoreel.layouts import arrow_in
 from demoreel.layouts.base import Column
-from demoreel.layouts.column_store import ColumnStore, PassingColumns, StoredNumbers
-from demoreel.layouts.find_rows import find_rows, runs
+from demoreel.layouts.columns import parsed_rows, read_images, read_numbers
 from demoreel.layouts.lance.schemas import column_names, schema_of
 from demoreel.layouts.lance.tables import LanceTable, LocalValues, newest_version
 from demoreel.layouts.lance.videos import LanceBlob, LanceVideos
-from demoreel.layouts.language import parsed_rows
-from demoreel.layouts.rows import rows_of, rows_once
+from demoreel.layouts.rows import ColumnStore, PassingColumns, StoredRows, find_rows, runs
 from demoreel.layouts.v3.reader import V3Metadata
 from demoreel.media.video import VideoClip
 from demoreel.model import Episodes, Feature, Info
@@ -129,11 +126,11 @@ class LanceReader(V3Metadata):
 
     def rows(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
         """Return columns of these rows, by position in the dataset."""
-        return rows_of(self._rows, self.info, rows, keys)
+        return self._rows.read(rows, keys)
 
     def rows_once(self, first: int, stop: int) -> dict[str, Column]:
         """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
-        return rows_once(self._rows, self.info, self.episodes, first, stop)
+        return self._rows.read_once(first, stop)
 
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
         """Return the encoded images of a camera whose images lie with the rows."""
@@ -240,7 +237,7 @@ def _as_of_now(table: Place) -> LanceTable:
     return LanceTable(table, version=newest_version(table), or_newest=True)
 
 
-class LanceRows(StoredNumbers):
+class LanceRows(StoredRows):
     """Rows of one dataset's table, by their position in the dataset.
 
     A row belongs to an episode because its ``episode_index`` and ``frame_index`` say so. Writers
@@ -268,8 +265,7 @@ class LanceRows(StoredNumbers):
         episodes: Episodes,
         fingerprint: Sequence[object],
     ) -> None:
-        numeric = [f for f in info.features.values() if f.is_numeric]
-        super().__init__(episodes, numeric, (*table.identity, *fingerprint))
+        super().__init__(info, episodes, (*table.identity, *fingerprint))
         self._root = root
         self._table = table
         self._names = column_names(info)
@@ -292,7 +288,7 @@ class LanceRows(StoredNumbers):
         spans = list(runs(rows))
         for feature, name in zip(self._numeric, names, strict=True):
             array = table.column(name).combine_chunks()
-            values = arrow_in.numbers(array, feature, where=self._table.path)
+            values = read_numbers(array, feature, where=self._table.path)
             for at, stop in spans:
                 store.write(feature.key, int(rows[at]), values[at:stop])
 
@@ -318,7 +314,7 @@ class LanceRows(StoredNumbers):
             return read
         found: list[bytes] = []
         for chunk in self._table.take(places, [name]).column(name).chunks:
-            array = arrow_in.images(chunk, key=feature.key, where=self._table.path)
+            array = read_images(chunk, key=feature.key, where=self._table.path)
             found += array.to_pylist()
         return found
 

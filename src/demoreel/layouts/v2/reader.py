@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import DemoreelWarning, TableError, refuse_shortage
-from demoreel.layouts import arrow_in
 from demoreel.layouts.base import Column
+from demoreel.layouts.columns import read_numbers
 from demoreel.layouts.file_reader import FileReader
 from demoreel.layouts.meta import read_episode_lines, read_tasks, read_v2_stats, texts_of
 from demoreel.layouts.spans import require_frames
@@ -175,7 +175,7 @@ def numbers_at_once(
             if not _says(together.column(key), expected):
                 return None
         return {
-            feature.key: arrow_in.numbers(_array(together, feature.key), feature, where="")
+            feature.key: read_numbers(_array(together, feature.key), feature, where="")
             for feature in wanted
         }
     except (TableError, KeyError, *UNREADABLE) as error:

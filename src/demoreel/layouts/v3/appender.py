@@ -24,19 +24,20 @@ import pyarrow as pa
 
 from demoreel.errors import ArgumentError, MetadataError
 from demoreel.layouts.appending import disk_error, no_room_is_an_error
+from demoreel.layouts.beside import (
+    NOTE,
+    Histogram,
+    check_histograms,
+    histograms_name,
+    write_histograms,
+    write_note,
+)
 from demoreel.layouts.capture_times import (
     CAPTURE_TIMES,
     CaptureTimes,
     check_clocks,
     checks_of,
     write_capture_times,
-)
-from demoreel.layouts.exactness import NOTE, write_note
-from demoreel.layouts.histograms import (
-    Histogram,
-    check_histograms,
-    histograms_name,
-    write_histograms,
 )
 from demoreel.layouts.v3.compact import Merger, read_stale, refuse_merging
 from demoreel.layouts.v3.copying import CopyingProcess, copy_here

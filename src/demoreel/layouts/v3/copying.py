@@ -22,9 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.errors import DemoreelError, MetadataError
-from demoreel.layouts.beside import Beside, BesideWriter
+from demoreel.layouts.beside import HISTOGRAMS, Beside, BesideWriter
 from demoreel.layouts.capture_times import CAPTURE_TIMES
-from demoreel.layouts.histograms import HISTOGRAMS
 from demoreel.layouts.writing import TableWriter
 from demoreel.media.remux import join
 from demoreel.storage.commit.files import says_no_room

@@ -14,8 +14,7 @@ import pyarrow as pa
 from demoreel.errors import MetadataError
 from demoreel.layouts.meta import read_info, read_stats, read_tasks
 from demoreel.layouts.v3.files import FilePlace, FileRun, Files, files_of
-from demoreel.layouts.v3.locate import PLACES
-from demoreel.layouts.v3.reader import EpisodeTable
+from demoreel.layouts.v3.reader import PLACES, EpisodeTable
 from demoreel.model import Info, Stats
 from demoreel.storage.parquet import open_parquet, read_schema
 

@@ -10,11 +10,14 @@ const PLAIN = new Set(["timestamp", "frame_index", "episode_index", "index", "ta
 const MANY = 4000; // points of a line; more are drawn as the extremes of each pixel
 
 export class Charts {
-  constructor(parent, info, columns, length, seek) {
+  constructor(parent, info, columns, length, seek, { hidden = [], changed = () => {} } = {}) {
     Object.assign(this, { parent, info, length, seek });
     this.charts = [];
     this.frame = 0;
-    const usable = columns.filter((column) => !PLAIN.has(column.key));
+    this.changed = changed;
+    this.hidden = new Set(hidden); // names of lines: KEY[DIM], for the address
+    this.range = [0, length - 1];
+    const usable = columns.filter((column) => !PLAIN.has(column.key) && info.features[column.key]?.dtype !== "bool");
     const state = usable.find((column) => column.key === "observation.state");
     const action = usable.find((column) => column.key === "action");
     const together = state && action && state.dims === action.dims;
@@ -55,16 +58,25 @@ export class Charts {
     chart.plot.over.append(now);
     chart.plot.over.addEventListener("click", (event) => this.seek(Math.round(chart.plot.posToVal(event.offsetX, "x"))));
     chart.plot.over.addEventListener("dblclick", () => this.zoom(0, this.length - 1));
-    const legend = element("div", { class: "legend" });
+    chart.plot.over.addEventListener("wheel", (event) => this.wheel(event, chart.plot), { passive: false });
+    const legend = element("div", { class: "legend" }), buttons = [];
     for (let dim = 0; dim < column.dims; dim++) {
       const mark = element("i");
       mark.style.background = COLOURS[dim % COLOURS.length];
-      const button = element("button", { "aria-pressed": "true", title: "Hide or show" }, mark, names ? names[dim] : `${column.key}[${dim}]`);
-      button.addEventListener("click", () => {
-        const on = button.getAttribute("aria-pressed") !== "true";
+      const button = element("button", { "aria-pressed": "true", title: "Hide or show; with shift, show only this one" }, mark, names ? names[dim] : `${column.key}[${dim}]`);
+      const set = (on) => {
+        if ((button.getAttribute("aria-pressed") === "true") === on) return;
         button.setAttribute("aria-pressed", String(on));
+        this.hidden[on ? "delete" : "add"](`${column.key}[${dim}]`);
         lines.forEach((line, number) => { if (line.dim === dim) chart.plot.setSeries(number + 1, { show: on }); });
+        this.changed();
+      };
+      buttons.push(set);
+      button.addEventListener("click", (event) => {
+        if (event.shiftKey) buttons.forEach((each, place) => each(place === dim));
+        else set(button.getAttribute("aria-pressed") !== "true");
       });
+      if (this.hidden.has(`${column.key}[${dim}]`)) set(false);
       legend.append(button);
     }
     if (column.dims > 1 || names) place.append(legend);
@@ -93,10 +105,31 @@ export class Charts {
     return [xs, ...lines];
   }
 
+  // With ctrl, the wheel zooms around the pointer; with shift, or sideways, it pans.
+  wheel(event, plot) {
+    const [low, high] = this.range, by = event.deltaY || event.deltaX;
+    if (event.ctrlKey || event.metaKey) {
+      const at = plot.posToVal(event.offsetX, "x"), scale = Math.exp(by / 300);
+      this.zoom(at - (at - low) * scale, at + (high - at) * scale);
+    } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan((high - low) * by / 1000);
+    else return;
+    event.preventDefault();
+  }
+  pan(by) {
+    const [low, high] = this.range;
+    const moved = Math.max(-low, Math.min(this.length - 1 - high, by));
+    this.zoom(low + moved, high + moved);
+  }
+
   zoom(low, high) {
+    const most = this.length - 1;
+    low = Math.max(0, Math.min(low, most - 1));
+    high = Math.min(most, Math.max(high, low + 1));
+    this.range = [low, high];
+    this.changed();
     for (const chart of this.charts) {
       chart.plot.setData(this.data(chart, low, high), false);
-      chart.plot.setScale("x", { min: low, max: Math.max(high, low + 1) });
+      chart.plot.setScale("x", { min: low, max: high });
     }
   }
 

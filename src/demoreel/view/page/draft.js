@@ -41,7 +41,7 @@ class Draft {
     if (this.readOnly) return;
     const before = this.episodes[episode] || {};
     const after = { ...before, ...fields };
-    for (const [name, value] of Object.entries(after)) if (value === null || value === undefined || value === false) delete after[name];
+    for (const [name, value] of Object.entries(after)) if (value === null || value === undefined || (value === false && name !== "success")) delete after[name];
     this.put(episode, after);
     this.done.push([episode, before, after]);
     this.undone = [];
@@ -109,7 +109,7 @@ async function send(method, path, value) {
 export function draftButton(draft, info) {
   const button = element("button", { class: "draft", title: "Changes, and what to do with them (c)" });
   const draw = () => {
-    button.textContent = draft.trouble ? "not saved" : draft.size ? count(draft.size, "change") : "no changes";
+    button.textContent = draft.trouble ? (draft.trouble.status === 409 ? "changed in another window" : "not saved") : draft.size ? count(draft.size, "change") : "no changes";
     button.classList.toggle("bad", Boolean(draft.trouble));
     button.title = draft.trouble ? draft.trouble.message : "Changes, and what to do with them (c)";
   };
@@ -125,38 +125,51 @@ function showDraft(draft, info) {
   const list = element("div", { class: "changes" });
   for (const [episode, change] of Object.entries(draft.episodes).sort((a, b) => a[0] - b[0])) {
     const parts = [change.deleted && "deleted", (change.start !== undefined || change.stop !== undefined) && `frames ${change.start ?? 0} to ${change.stop ?? "the end"}`,
-      change.splits && `split at ${change.splits.join(", ")}`, change.task !== undefined && `task: ${change.task}`].filter(Boolean);
+      change.splits && `split at ${change.splits.join(", ")}`, change.task !== undefined && `task: ${change.task}`,
+      change.success !== undefined && (change.success ? "success" : "failure"), change.score && `score ${change.score}`, change.flag, change.redo && "record again",
+      change.persistent && count(change.persistent.length, "row of language", "rows of language"), change.events && count(change.events.length, "event")].filter(Boolean);
     list.append(element("div", {}, element("a", { href: `#/d/${draft.id}/e/${episode}`, onclick: () => dialog.close() }, `episode ${episode}`), ` ${parts.join("; ")}`));
   }
-  if (!draft.size) list.append(element("div", { class: "dim" }, "Nothing is changed. On an episode's page: x deletes it, [ and ] trim it, s splits it, t changes its task."));
+  if (!draft.size) list.append(element("div", { class: "dim" }, "Nothing is changed. On an episode's page: x deletes it, [ and ] trim it, k splits it, t changes its task, s and f say whether it succeeded, 1 to 5 rate it."));
   const target = element("input", { type: "text", value: draft.target, "aria-label": "Folder of the new dataset", size: 60 });
   const bar = element("progress", { max: 1, value: 0, hidden: "" });
+  const stop = element("button", { hidden: "" }, "Cancel");
   const said = element("div", { role: "status" });
+  if (draft.trouble) said.append(problem(draft.trouble));
   const run = async (fields) => {
     said.replaceChildren();
     for (const each of buttons) each.disabled = true;
     try {
       let job = await draft.render(fields);
       bar.hidden = false;
+      stop.hidden = !job.cancels;
+      stop.onclick = () => send("POST", `/api/jobs/${job.id}/cancel`, {});
       while (job.state === "running") {
         bar.value = job.share;
         await new Promise((resolve) => setTimeout(resolve, 200));
         job = await getJson(`/api/jobs/${job.id}`);
       }
+      stop.hidden = true;
+      if (job.state === "cancelled") { said.append("Cancelled: nothing is at the target. The same again goes on from there."); throw null; }
       if (job.state === "failed") throw Object.assign(new Error(job.result.message), { report: job.result });
       bar.value = 1;
       said.append(`${count(job.result.episodes, "episode")}, ${count(job.result.frames, "frame")} in ${job.result.path}`);
       for (const line of job.result.dropped) said.append(element("div", { class: "dim" }, line));
       if (fields.in_place) { draft.forget(); location.reload(); }
-    } catch (error) { said.append(problem(error)); }
+    } catch (error) { if (error) said.append(problem(error)); }
+    stop.hidden = true;
     for (const each of buttons) each.disabled = false;
   };
   const buttons = [element("button", { onclick: () => run({ target: target.value }) }, "Write a new dataset")];
   if (isLance) buttons.push(element("button", { onclick: () => run({ in_place: true }) }, "Change this dataset: a new version"));
-  const command = element("code", {}, "demoreel cut apply cutlist.json OUT");
+  const command = element("code", {});
+  const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+  const show = () => { command.textContent = `demoreel cut apply cutlist.json ${quoted(target.value)}`; };
+  target.addEventListener("input", show);
+  show();
   const dialog = element("dialog", { class: "wide" }, element("h2", {}, "Changes"), list,
-    draft.readOnly ? element("p", { class: "dim" }, "This viewer is read-only.") : element("div", { class: "tools" }, target, ...buttons), bar, said,
-    element("p", { class: "dim" }, element("a", { href: `/api/d/${draft.id}/cutlist`, download: "cutlist.json" }, "the cut list as a file"), ", for ", command),
+    draft.readOnly ? element("p", { class: "dim" }, "This viewer is read-only.") : element("div", { class: "tools" }, target, ...buttons), element("div", { class: "progress" }, bar, stop), said,
+    element("p", { class: "dim" }, element("a", { href: `/api/d/${draft.id}/cutlist`, download: "cutlist.json" }, "the cut list as a file"), "; in the shell: ", command),
     element("form", { method: "dialog" }, element("button", {}, "Close")));
   document.body.append(dialog);
   dialog.addEventListener("close", () => dialog.remove());

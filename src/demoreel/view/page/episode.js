@@ -2,6 +2,7 @@
 import { Charts, parseColumns } from "./charts.js";
 import { draftButton, draftOf } from "./draft.js";
 import { ServerImages, openImages } from "./images.js";
+import { Timeline, ask } from "./labels.js";
 import { clear, element, getBytes, getJson, later, problem, setKeys, setPath } from "./tools.js";
 
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
@@ -31,22 +32,26 @@ export async function showEpisode(main, id, number, asked) {
     element("button", { title: "One frame back (←)", "aria-label": "One frame back", onclick: () => step(-1) }, "◂"),
     element("button", { title: "One frame on (→)", "aria-label": "One frame on", onclick: () => step(1) }, "▸"),
     speed, element("div", { class: "slider" }, loop, cutAway, slider), status, dropped);
+  const trims = element("div", { class: "trims" });
+  const lanes = element("div", { class: "lanes", "aria-label": "What is said of this episode" });
   const plots = element("div", { class: "charts" });
-  main.append(element("div", { class: "episode" }, cameras, side, transport, plots));
+  main.append(element("div", { class: "episode" }, cameras, side, element("div", { class: "middle" }, transport, trims, lanes), plots));
 
   // Cameras
 
+  const state = {};
   const views = await Promise.all(Object.entries(episode.cameras).map(async ([camera, way]) => {
     const size = info.features[camera].size;
     const canvas = element("canvas", { width: size[1], height: size[0], "data-camera": camera, role: "img", "aria-label": `Camera ${camera}` });
     const note = element("span", { class: "way" });
-    const box = element("div", { class: "camera" }, canvas, element("span", { class: "name" }, camera.replace("observation.images.", "")), note);
+    const box = element("div", { class: "camera", title: "Double-click to show only this camera (v)" }, canvas, element("span", { class: "name" }, camera.replace("observation.images.", "")), note);
     cameras.append(box);
     const view = { camera, canvas, box, note, size, context: canvas.getContext("2d", { alpha: false }), images: null };
     try {
       view.images = await openImages(base, camera, way, length, size);
       note.textContent = view.images.shown;
     } catch (error) { box.append(problem(error)); }
+    box.addEventListener("dblclick", () => focusOn(state.only === camera ? null : camera));
     canvas.addEventListener("mousemove", (event) => {
       if (!view.images?.isDepth) return;
       const area = canvas.getBoundingClientRect(), scale = Math.min(area.width / size[1], area.height / size[0]);
@@ -57,9 +62,16 @@ export async function showEpisode(main, id, number, asked) {
     });
     return view;
   }));
-  const columns = views.length <= 1 ? 1 : views.length <= 4 ? 2 : views.length <= 9 ? 3 : 4;
-  cameras.style.gridTemplateColumns = `repeat(${views.length === 3 ? 3 : columns}, minmax(0, 1fr))`;
-  cameras.style.gridAutoRows = "minmax(0, 1fr)";
+  // One camera large, or all of them.
+  function focusOn(camera) {
+    state.only = views.some((view) => view.camera === camera) ? camera : null;
+    const visible = views.filter((view) => !state.only || view.camera === state.only);
+    for (const view of views) view.box.hidden = !visible.includes(view);
+    const columns = visible.length <= 1 ? 1 : visible.length <= 4 ? 2 : visible.length <= 9 ? 3 : 4;
+    cameras.style.gridTemplateColumns = `repeat(${visible.length === 3 ? 3 : columns}, minmax(0, 1fr))`;
+    cameras.style.gridAutoRows = "minmax(0, 1fr)";
+    remember();
+  }
 
   // Where the browser fails to decode, the server does.
   function fallBack(view, error) {
@@ -79,7 +91,7 @@ export async function showEpisode(main, id, number, asked) {
 
   // The frame that is shown
 
-  const state = { wanted: 0, shown: -1, playing: false, from: null, to: null, dropped: 0, stalled: 0 };
+  Object.assign(state, { wanted: 0, shown: -1, playing: false, from: null, to: null, dropped: 0, stalled: 0, only: null });
   let wish = new AbortController();
   let busy = false;
 
@@ -97,6 +109,7 @@ export async function showEpisode(main, id, number, asked) {
     slider.value = frame;
     status.textContent = `frame ${frame} / ${length}   ${(frame / info.fps).toFixed(3)} s`;
     charts?.show(frame);
+    timeline.show(frame);
     showRow(frame);
     main.dataset.shown = frame;
     remember();
@@ -197,11 +210,26 @@ export async function showEpisode(main, id, number, asked) {
   const numbers = getBytes(`${base}/columns?v=${episode.revision}`).then((buffer) => {
     const found = parseColumns(buffer);
     table = found.columns;
-    charts = new Charts(plots, info, found.columns, length, seek);
+    charts = new Charts(plots, info, found.columns, length, seek, { hidden: asked.getAll("hide"), changed: () => remember() });
+    if (asked.has("zoom")) charts.zoom(...asked.get("zoom").split("-").map(Number));
     charts.show(Math.max(0, state.shown));
+    for (const column of table) {
+      if (info.features[column.key]?.dtype !== "bool") continue;
+      for (let dim = 0; dim < column.dims; dim++) {
+        const values = Array.from({ length }, (_, frame) => Boolean(column.values[frame * column.dims + dim]));
+        timeline.addColumn(column.dims > 1 ? `${column.key}[${dim}]` : column.key, values, { truth: true });
+      }
+    }
+    timeline.draw();
     showRow(Math.max(0, state.shown));
   }).catch((error) => plots.append(problem(error)));
-  const words = getJson(`${base}/texts?v=${episode.revision}`).then((found) => { texts = found; showRow(Math.max(0, state.shown)); }).catch(() => {});
+  const words = getJson(`${base}/texts?v=${episode.revision}`).then((found) => {
+    texts = found;
+    showRow(Math.max(0, state.shown));
+    if (new Set(found.task).size > 1) timeline.addColumn("task", found.task);
+    for (const [key, values] of Object.entries(found.columns)) if (info.features[key].dtype === "string") timeline.addColumn(key, values);
+    timeline.draw();
+  }).catch((error) => plots.append(problem(error)));
 
   const rows = new Map();
   function rowOf(key, names, size) {
@@ -228,9 +256,14 @@ export async function showEpisode(main, id, number, asked) {
   // The address carries what is shown
 
   const remember = later(() => {
+    if (state.gone) return;
     const query = new URLSearchParams({ f: state.shown });
     if (state.from !== null) query.set("in", state.from);
     if (state.to !== null) query.set("out", state.to);
+    if (state.only) query.set("camera", state.only);
+    if (speed.value !== "1") query.set("speed", speed.value);
+    if (charts && (charts.range[0] > 0 || charts.range[1] < length - 1)) query.set("zoom", charts.range.map(Math.round).join("-"));
+    for (const name of charts ? charts.hidden : asked.getAll("hide")) query.append("hide", name);
     history.replaceState(null, "", `#/d/${id}/e/${number}?${query}`);
   }, 200);
   function drawLoop() {
@@ -248,8 +281,46 @@ export async function showEpisode(main, id, number, asked) {
 
   // Changes
 
+  const said = { success: null, score: null, flag: null, persistent: [], events: [] }; // by the dataset
+  const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+  const now = (name) => draft.of(number)[name] ?? said[name] ?? null;
+  const label = (name, value) => {
+    const wanted = now(name) === value ? null : value;
+    // What the dataset says itself is no change; to take that back, it would have to be unknown.
+    draft.change(number, { [name]: same(wanted, said[name] ?? null) || (wanted === null && draft.of(number)[name] === undefined) ? null : wanted });
+  };
+  const timeline = new Timeline(lanes, length, {
+    read: (name) => now(name) ?? [],
+    write: (name, rows) => draft.change(number, { [name]: same(rows, said[name] ?? []) ? null : rows }),
+    seek: (frame) => { pause(); return seek(frame); },
+    known: (style) => [...said.persistent, ...said.events, ...Object.values(draft.episodes).flatMap((change) => [...(change.persistent ?? []), ...(change.events ?? [])])]
+      .filter((row) => row.style === style || style === "event").map((row) => row.content ?? ""),
+  });
+  const labels = getJson(`${base}/labels?v=${episode.revision}`).then((found) => { Object.assign(said, found); drawChanges(); }).catch((error) => lanes.append(problem(error)));
+  const marks = element("span", { class: "marks" });
+  facts.append(" ", marks);
+  const toggles = [["success", true, "✓ success", "s"], ["success", false, "✗ failure", "f"], ["flag", "good", "good", "g"], ["flag", "bad", "bad", "b"], ["redo", true, "record again", "r"]];
+  for (const [name, value, text, key] of toggles) {
+    marks.append(element("button", { "data-mark": `${name} ${value}`, title: `${text} (${key})`, onclick: () => mark2(name, value) }, text));
+  }
+  const stars = element("span", { class: "stars", role: "group", "aria-label": "Score" });
+  for (let score = 1; score <= 5; score++) stars.append(element("button", { "data-score": score, title: `Score ${score} (${score})`, "aria-label": `Score ${score}`, onclick: () => label("score", score) }, "★"));
+  marks.append(stars);
+  const mark2 = (name, value) => (name === "redo" ? draft.change(number, { redo: !draft.of(number).redo }) : label(name, value));
+
   function drawChanges() {
     const change = draft.of(number);
+    for (const [name, value] of toggles) {
+      const on = (name === "redo" ? Boolean(change.redo) : now(name)) === value;
+      marks.querySelector(`[data-mark="${name} ${value}"]`).setAttribute("aria-pressed", String(on));
+    }
+    for (const star of stars.children) {
+      const on = Number(star.dataset.score) <= (now("score") ?? 0);
+      star.classList.toggle("on", on);
+      star.setAttribute("aria-pressed", String(now("score") === Number(star.dataset.score)));
+    }
+    timeline.draw();
+    drawTrims();
     const share = (frame) => `${100 * frame / Math.max(1, length - 1)}%`;
     task.textContent = change.task ?? episode.tasks.join("; ");
     cameras.classList.toggle("deleted", Boolean(change.deleted));
@@ -263,29 +334,47 @@ export async function showEpisode(main, id, number, asked) {
     }
   }
   draft.listeners.add(drawChanges);
-  drawChanges();
   const trim = (which, frame) => draft.change(number, { [which]: draft.of(number)[which] === frame ? null : frame });
   const split = () => {
     const splits = new Set(draft.of(number).splits || []);
     if (state.wanted > 0 && !splits.delete(state.wanted)) splits.add(state.wanted);
     draft.change(number, { splits: splits.size ? [...splits].sort((a, b) => a - b) : null });
   };
-  const retask = () => {
-    const text = window.prompt("The task of this episode", draft.of(number).task ?? episode.tasks[0] ?? "");
-    if (text !== null) draft.change(number, { task: !text.trim() || text === (episode.tasks[0] ?? "") ? null : text });
+  const retask = async () => {
+    const own = episode.tasks[0] ?? "";
+    const found = await ask("The task of this episode", draft.of(number).task ?? own, { known: Object.values(draft.episodes).map((change) => change.task ?? own) });
+    if (found) draft.change(number, { task: !found.text || found.text === own ? null : found.text });
   };
   // Head and tail apart: an idle tail teaches a policy to stop.
+  let proposed = null;
+  const proposal = getJson(`${base}/idle?v=${episode.revision}`).then((found) => { proposed = found; drawTrims(); }).catch(() => {});
   const idle = async (end) => {
-    const found = await getJson(`${base}/idle`);
-    if (end === "start" && found.start > 0) draft.change(number, { start: found.start });
-    if (end === "stop" && found.stop < length) draft.change(number, { stop: found.stop });
+    await proposal;
+    if (end === "start" && proposed?.start > 0) trim("start", proposed.start);
+    if (end === "stop" && proposed?.stop < length) trim("stop", proposed.stop);
   };
+  function drawTrims() {
+    clear(trims);
+    const change = draft.of(number);
+    const part = (end, frames, text, key) => {
+      if (!frames && change[end] === undefined) return;
+      const on = change[end] !== undefined;
+      const gone = on ? (end === "start" ? change.start : length - change.stop) : frames;
+      trims.append(element("button", { "data-trim": end, "aria-pressed": String(on), title: on ? "Undo this trim" : `Trim it (${key})`, onclick: () => (on ? draft.change(number, { [end]: null }) : idle(end)) },
+        `${on ? "trimmed" : "trim"} ${text} ${(gone / info.fps).toFixed(1)} s${on ? "" : " (idle)"}`));
+    };
+    part("start", proposed?.start ?? 0, "head", "{");
+    part("stop", proposed ? length - proposed.stop : 0, "tail", "}");
+    for (const frame of change.splits || []) trims.append(element("span", { class: "dim" }, `split at ${frame}`));
+  }
+
+  drawChanges();
 
   slider.addEventListener("input", () => { pause(); seek(Number(slider.value)); });
   slider.addEventListener("keydown", (event) => event.preventDefault());
   playButton.addEventListener("click", () => (state.playing ? pause() : play()));
-  speed.addEventListener("change", restart);
-  const faster = (by) => { speed.selectedIndex = Math.max(0, Math.min(SPEEDS.length - 1, speed.selectedIndex + by)); begin = state.shown; clock = performance.now(); };
+  speed.addEventListener("change", () => { restart(); remember(); speed.blur(); });
+  const faster = (by) => { remember(); speed.selectedIndex = Math.max(0, Math.min(SPEEDS.length - 1, speed.selectedIndex + by)); begin = state.shown; clock = performance.now(); };
   const other = (by) => async () => {
     const next = await getJson(`/api/d/${id}/episodes?from=${Math.max(0, episode.position + by)}&n=1`);
     if (episode.position + by >= 0 && next.rows.length) location.hash = `#/d/${id}/e/${next.rows[0].index}`;
@@ -307,7 +396,16 @@ export async function showEpisode(main, id, number, asked) {
     { keys: ["]"], shown: "]", does: "the episode ends here", run: () => trim("stop", state.wanted + 1) },
     { keys: ["{"], shown: "{", does: "trim what does not move at the head", run: () => idle("start") },
     { keys: ["}"], shown: "}", does: "trim what does not move at the tail", run: () => idle("stop") },
-    { keys: ["s"], shown: "s", does: "split here, or not", run: split },
+    { keys: ["k"], shown: "k", does: "split here, or not", run: split },
+    { keys: ["s"], shown: "s", does: "success, or unknown", run: () => label("success", true) },
+    { keys: ["f"], shown: "f", does: "failure, or unknown", run: () => label("success", false) },
+    { keys: ["1", "2", "3", "4", "5"], shown: "1-5", does: "score, or none", run: (event) => label("score", Number(event.key)) },
+    { keys: ["g"], shown: "g", does: "good, or no flag", run: () => label("flag", "good") },
+    { keys: ["b"], shown: "b", does: "bad, or no flag", run: () => label("flag", "bad") },
+    { keys: ["r"], shown: "r", does: "record this episode again, or not", run: () => mark2("redo", true) },
+    { keys: ["a"], shown: "a", does: "a subtask begins here", run: () => timeline.addFrom(state.wanted) },
+    { keys: ["e"], shown: "e", does: "something is said here", run: () => timeline.say(state.wanted) },
+    { keys: ["v"], shown: "v", does: "one camera after the other, then all", run: () => focusOn([null, ...views.map((view) => view.camera)][(1 + views.findIndex((view) => view.camera === state.only) + 1) % (views.length + 1)]) },
     { keys: ["t"], shown: "t", does: "change the task", run: retask },
     { keys: ["x", "Delete"], shown: "x", does: "delete the episode, or restore it", run: () => draft.change(number, { deleted: !draft.of(number).deleted }) },
     { keys: ["u"], shown: "u", does: "undo", run: () => draft.undo() },
@@ -316,12 +414,15 @@ export async function showEpisode(main, id, number, asked) {
     { keys: ["n", "ArrowDown"], shown: "n ↓", does: "next episode", run: other(1) },
     { keys: ["p", "ArrowUp"], shown: "p ↑", does: "previous episode", run: other(-1) },
     { keys: ["z"], shown: "z", does: "show all of the charts' time", run: () => charts?.zoom(0, length - 1) },
+    { keys: ["Z"], shown: "shift z", does: "show the loop's time in the charts", run: () => charts?.zoom(...bounds()) },
     { keys: ["Escape"], shown: "Esc", does: "back to the dataset", run: () => { location.hash = `#/d/${id}`; } },
   ]);
 
   const take = (query) => {
     state.from = query.has("in") ? Number(query.get("in")) : null;
     state.to = query.has("out") ? Number(query.get("out")) : null;
+    if (SPEEDS.includes(Number(query.get("speed")))) speed.value = query.get("speed");
+    focusOn(query.get("camera"));
     drawLoop();
     return seek(Number(query.get("f") || 0));
   };
@@ -329,6 +430,7 @@ export async function showEpisode(main, id, number, asked) {
   if (!views.length) draw(state.wanted);
   const leave = () => {
     pause();
+    state.gone = true;
     changes.leave();
     draft.listeners.delete(drawChanges);
     wish.abort();
@@ -338,6 +440,6 @@ export async function showEpisode(main, id, number, asked) {
   };
   leave.go = take;
   // For tests and for the curious: what is shown, and the way there.
-  main.demoreel = { state, seek, step, play, pause, ready: Promise.all([numbers, words]), dropped: () => state.dropped };
+  main.demoreel = { state, seek, step, play, pause, ready: Promise.all([numbers, words, labels, proposal]), dropped: () => state.dropped };
   return leave;
 }

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from demoreel.layouts.column_store import MemoryColumn, SharedColumn
+from demoreel.layouts.rows import MemoryColumn, SharedColumn
 
 DTYPES = ["float32", "float64", "int64", "uint8", "bool", "float16", "int16"]
 SHAPES = [(), (3,), (2, 4), (1,)]
@@ -104,7 +104,7 @@ def test_a_folder_that_is_gone(tmp_path):
 WRITER = """
     import sys
     import numpy as np
-    from demoreel.layouts.column_store import SharedColumn
+    from demoreel.layouts.rows import SharedColumn
 
     column = SharedColumn(sys.argv[1], 5000, np.dtype("int64"), (2,))
     part = int(sys.argv[2])
@@ -146,7 +146,7 @@ FILL = """
     import errno, sys
     import numpy as np
     from pathlib import Path
-    from demoreel.layouts.column_store import SharedColumn
+    from demoreel.layouts.rows import SharedColumn
 
     folder = Path(sys.argv[1])
     flags = SharedColumn(folder / "flags", 50_000, np.dtype("uint8"), (), reserve=True)
@@ -185,7 +185,7 @@ def test_a_limit_on_file_sizes_is_an_error_too(tmp_path):
     script = """
         import errno, resource, sys
         import numpy as np
-        from demoreel.layouts.column_store import SharedColumn
+        from demoreel.layouts.rows import SharedColumn
 
         column = SharedColumn(sys.argv[1], 100_000, np.dtype("float64"), ())
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
