@@ -138,8 +138,7 @@ def test_what_a_plan_loads(fixtures, tmp_path):
 
 # What may be loaded by importing the classes that train, besides what reading loads.
 TRAINING = {
-    "torch": "collate dataset episodes hf_rows info metadata place recording ring sampler "
-    "stream_pass",
+    "torch": "collate dataset episodes hf_rows info metadata place recording ring sampler",
     "read": LOCAL["read"] + " order",
 }
 

@@ -16,7 +16,6 @@ from torch.utils.data import BatchSampler, Sampler, get_worker_info
 
 from demoreel.errors import ArgumentError
 from demoreel.read.order import FrameOrder, Share
-from demoreel.torch.stream_pass import rank_and_world_size
 
 log = logging.getLogger(__name__)
 
@@ -136,9 +135,11 @@ class _EpochSampler(Sampler[int]):
     ) -> None:
         self._num_frames = num_frames
         self.seed = seed
-        self.rank, self.world_size = (
-            (0, 1) if rank is None and world_size is None else rank_and_world_size(rank, world_size)
-        )
+        self.rank, self.world_size = 0, 1
+        if rank is not None or world_size is not None:
+            from demoreel.torch.stream_pass import rank_and_world_size
+
+            self.rank, self.world_size = rank_and_world_size(rank, world_size)
         self._epoch = 0
         self._start_index = 0
 
