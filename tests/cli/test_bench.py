@@ -33,6 +33,25 @@ def test_text(run, dataset):
     assert "floor" in done.stdout
 
 
+def test_reuse(run, dataset):
+    options = ["--window", 3, "--seconds", 0.3, "--batch-size", 4, "--reuse", "200kB"]
+    done = run("bench", dataset, *options, "--json")
+    assert done.returncode == 0, done.stderr
+    single, windows = json.loads(done.stdout)["reuse"]
+    for found in (single, windows):
+        assert found["budget"] == 200_000
+        assert found["samples_per_s"] > 0
+        assert found["gain"] == found["samples_per_s"] / found["plain_samples_per_s"]
+        assert 1 <= found["episodes"] <= found["plain_episodes"] + 1
+        assert 0 < found["distance"] < 1
+    assert windows["decoded_per_sample"] < 3
+    shown = run("bench", dataset, *options)
+    assert "episodes/batch" in shown.stdout
+    small = run("bench", dataset, "--seconds", 0.3, "--reuse", "1kB")
+    assert small.returncode == 2
+    assert "does not hold one sample" in small.stderr
+
+
 def test_progress_is_for_terminals(show, dataset):
     shown = show("bench", dataset, "--seconds", 0.3)
     assert "measuring single frames" in shown

@@ -146,3 +146,16 @@ def test_lancedbs_functions_show_a_bar(dataset, tmp_path, capfd):
     assert "writing: 100 %, 25 of 25 frames" in "\n".join(lines)
     demoreel.lance.convert_to_lance_video(str(dataset), tmp_path / "silent", progress=False)
     assert capfd.readouterr().err == ""
+
+
+def test_encoding_anew(run, dataset, tmp_path):
+    options = ["--to", "v3.0", "--codec", "hevc", "--gop", "7", "--image-size", "48x64"]
+    done = run("convert", dataset, tmp_path / "out", *options)
+    assert done.returncode == 0, done.stderr
+    assert "PSNR" in done.stderr
+    made = demoreel.open(tmp_path / "out")
+    feature = made.features[made.cameras[0]]
+    assert (feature.image_shape, feature.info["video.codec"]) == ((48, 64, 3), "hevc")
+    wide = run("convert", dataset, tmp_path / "other", "--to", "v3.0", "--image-size", "wide")
+    assert wide.returncode == 2
+    assert "HEIGHTxWIDTH" in wide.stderr

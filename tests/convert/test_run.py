@@ -22,7 +22,7 @@ from demoreel.errors import (
     MetadataError,
     TargetExistsError,
 )
-from demoreel.media.packet_bytes import PACKETS_COLUMN
+from demoreel.layouts.lance.schemas import PACKETS_COLUMN
 from demoreel.storage.commit.hidden_folder import lock_folder
 from demoreel.testing import make_dataset
 

@@ -28,10 +28,10 @@ from demoreel.errors import (
 )
 from demoreel.layouts.appending import create_appender, open_appender
 from demoreel.layouts.lance import append
+from demoreel.layouts.lance.schemas import PACKETS_COLUMN
 from demoreel.layouts.v3 import compact
 from demoreel.layouts.writing import EpisodeDraft
 from demoreel.media.encode import VideoEncoder, VideoSettings
-from demoreel.media.packet_bytes import PACKETS_COLUMN
 from demoreel.model import Feature, Info
 from demoreel.storage.commit.writer_lock import is_held
 from demoreel.testing import LayoutTests, make_dataset

@@ -16,9 +16,9 @@ from PIL import Image
 
 import demoreel
 from demoreel.layouts.columns import to_arrow
+from demoreel.layouts.lance.schemas import PACKETS_COLUMN, encode_packets
 from demoreel.media.colour import depth_codes
 from demoreel.media.decode import Decoder, GopSpan
-from demoreel.media.packet_bytes import PACKETS_COLUMN, encode_packets
 from demoreel.media.video import open_video
 from demoreel.model import Feature
 from demoreel.read.dataset import Dataset

@@ -28,9 +28,9 @@ from demoreel.errors import (
 )
 from demoreel.layouts import rows as row_columns
 from demoreel.layouts.lance.calls import may_use_lance
+from demoreel.layouts.lance.schemas import PACKETS_COLUMN, encode_packets
 from demoreel.layouts.lance.videos import LanceBlob, LocalBlobs
 from demoreel.media.decode import byte_ranges
-from demoreel.media.packet_bytes import PACKETS_COLUMN, encode_packets
 from demoreel.media.video import open_video
 from demoreel.read.speed import spans
 from demoreel.testing import make_dataset

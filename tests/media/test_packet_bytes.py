@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demoreel.errors import VideoError
-from demoreel.media.packet_bytes import decode_packets, encode_packets
+from demoreel.layouts.lance.schemas import decode_packets, encode_packets
 from demoreel.media.video import Codec, PacketIndex, index_packets, open_video
 
 ARRAYS = ("offset", "size", "frame_of", "start_of", "packet_of", "seconds")

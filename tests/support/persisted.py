@@ -14,6 +14,7 @@ from demoreel.layouts.persisted_files import (
     MANIFEST,
     ROWS,
     WORKDIR,
+    PacketFile,
     counts_path,
     episode_folder,
     next_episode,
@@ -22,7 +23,6 @@ from demoreel.layouts.persisted_files import (
 )
 from demoreel.media.encode import VideoEncoder
 from demoreel.media.images import ImageCodec, encode_image
-from demoreel.media.packet_file import PacketFile
 from demoreel.media.settings import LOSSLESS_DEPTH, VideoSettings
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
 from demoreel.stats.running import LevelCounts

@@ -19,10 +19,10 @@ from demoreel.errors import (
 )
 from demoreel.layouts.lance.calls import LanceFailure
 from demoreel.layouts.lance.reader import VIDEOS_VERSION
+from demoreel.layouts.lance.schemas import PACKETS_COLUMN, decode_packets
 from demoreel.layouts.lance.tables import LanceTable, versions_of
 from demoreel.layouts.lance.videos import LanceVideos
 from demoreel.media import mp4
-from demoreel.media.packet_bytes import PACKETS_COLUMN, decode_packets
 from demoreel.media.video import PacketIndex, Video
 from demoreel.storage.external import prefixes_of
 

@@ -13,7 +13,7 @@ from demoreel.cli.output import Output, TableColumn, size
 from demoreel.errors import count
 
 if TYPE_CHECKING:
-    from demoreel.read.speed import Speed
+    from demoreel.read.speed import ReuseSpeed, Speed
 
 _FEW_FRAMES = 1000
 _FEW_SECONDS = 3.0
@@ -50,6 +50,14 @@ def bench(
             "--threads", min=1, metavar="N", help="Threads that decode; by default every core."
         ),
     ] = None,
+    reuse: Annotated[
+        str | None,
+        typer.Option(
+            "--reuse",
+            metavar="SIZE",
+            help="Also measure batches from a pool of decoded video within this memory: 4GB.",
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option("--seed", min=0, metavar="N", help="Seed of the random frames.")
     ] = 0,
@@ -60,9 +68,10 @@ def bench(
     Bytes are in memory before the clock starts: the disk is not measured. Of a remote
     dataset, the reader's share of the time holds the transfers, too.
     """
-    from demoreel.read.speed import measure_speed
+    from demoreel.read.speed import measure_reuse, measure_speed
 
     speeds: dict[str, Speed] = {}
+    gains: dict[str, ReuseSpeed] = {}
     for name, frames in (("single frames", 1), (f"windows of {window}", window)):
         if frames is None:
             continue
@@ -78,11 +87,30 @@ def bench(
                 seed=seed,
                 progress=progress,
             )
+        if reuse is None:
+            continue
+        with out.progress(f"measuring {name} with {reuse}") as progress:
+            gains[name] = measure_reuse(
+                path,
+                reuse,
+                window=frames,
+                cameras=camera or None,
+                batch_size=batch_size,
+                seconds=seconds,
+                threads=threads,
+                seed=seed,
+                progress=progress,
+            )
     _warn(out, path, seconds)
     if out.json:
-        out.result({"path": path, "speeds": [asdict(speed) for speed in speeds.values()]})
+        found = {"path": path, "speeds": [asdict(speed) for speed in speeds.values()]}
+        if gains:
+            found["reuse"] = [asdict(gain) | {"gain": gain.gain} for gain in gains.values()]
+        out.result(found)
     else:
         _show(out, speeds)
+        if gains:
+            _show_gains(out, gains)
 
 
 def _warn(out: Output, path: str, seconds: float) -> None:
@@ -113,6 +141,36 @@ def _show(out: Output, speeds: dict[str, Speed]) -> None:
     )
     if first.share is not None:
         out.line("floor: decoding and converting the same frames, and nothing else")
+
+
+def _show_gains(out: Output, gains: dict[str, ReuseSpeed]) -> None:
+    first = next(iter(gains.values()))
+    headings = ("samples/s", "without", "gain", "decoded/sample", "episodes/batch", "distance")
+    out.line()
+    out.table(
+        [
+            TableColumn(f"with {size(first.budget)} of decoded video"),
+            *(TableColumn(name, right=True) for name in headings),
+        ],
+        [(name, *_gain_cells(gain)) for name, gain in gains.items()],
+    )
+    out.line()
+    out.line(
+        f"{count(first.spans, 'span')} of up to {count(first.span_length, 'sample')} at a time; a "
+        f"full shuffle has {first.plain_episodes:.1f} episodes in a batch, and neighbours "
+        f"{first.plain_distance:.2f} of the dataset apart"
+    )
+
+
+def _gain_cells(gain: ReuseSpeed) -> tuple[str, ...]:
+    return (
+        f"{gain.samples_per_s:.0f}",
+        f"{gain.plain_samples_per_s:.0f}",
+        f"{gain.gain:.1f}x",
+        f"{gain.decoded_per_sample:.2f}",
+        f"{gain.episodes:.1f}",
+        f"{gain.distance:.2f}",
+    )
 
 
 def _cells(speed: Speed) -> tuple[str, ...]:

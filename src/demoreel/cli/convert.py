@@ -100,6 +100,34 @@ def convert(
             help="Of v3.0: size at which a new video is begun; the source's by default, or 200.",
         ),
     ] = None,
+    codec: Annotated[
+        str | None,
+        typer.Option(
+            "--codec",
+            metavar="NAME",
+            help="Encode cameras anew: h264, av1, hevc, or an encoder. Images become videos.",
+        ),
+    ] = None,
+    gop: Annotated[
+        int | None,
+        typer.Option("--gop", min=1, metavar="N", help="Frames from keyframe to keyframe."),
+    ] = None,
+    crf: Annotated[
+        int | None, typer.Option("--crf", min=0, metavar="Q", help="Quality; less is better.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", metavar="NAME", help="The encoder's own speed.")
+    ] = None,
+    image_size: Annotated[
+        str | None,
+        typer.Option("--image-size", metavar="HxW", help="Scale encoded cameras, e.g. 240x320."),
+    ] = None,
+    camera: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cameras", "-c", metavar="KEY", help="Encode only this camera; may be repeated."
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the dataset at TARGET.")
     ] = False,
@@ -158,6 +186,12 @@ def convert(
             drop_audio=drop_audio,
             data_files_size_in_mb=data_file_size,
             video_files_size_in_mb=video_file_size,
+            codec=codec,
+            gop=gop,
+            crf=crf,
+            preset=preset,
+            image_size=None if image_size is None else _height_and_width(image_size),
+            cameras=camera or None,
             verify="none" if no_verify else verify,
             dry_run=dry_run,
             jobs=jobs,
@@ -177,6 +211,13 @@ def convert(
         out.result({**report.to_json(), "pushed": pushed.to_json()})
     else:
         tell_pushed(out, pushed)
+
+
+def _height_and_width(said: str) -> tuple[int, int]:
+    height, by, width = said.lower().partition("x")
+    if not (by and height.isdecimal() and width.isdecimal()):
+        raise ArgumentError(f"An image size is HEIGHTxWIDTH, such as 240x320, not {said!r}.")
+    return int(height), int(width)
 
 
 def _refuse_push(repo_id: str, target: str | None) -> None:
@@ -217,4 +258,7 @@ def _tell(out: Output, report: ConvertReport) -> None:
         parts = f"{report.resumed_parts} of {report.parts} parts"
         out.note(f"{parts} had been written before it was killed")
     checked = "verified" if report.verified else "not verified"
+    if report.verified is not None and report.verified.lowest_psnr is not None:
+        looked = count(report.verified.frames, "decoded image")
+        checked += f": {looked}, PSNR {report.verified.lowest_psnr:.1f} dB or better"
     out.note(f"{size(report.bytes_written)} in {duration(report.seconds)}, {checked}")

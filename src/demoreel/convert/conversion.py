@@ -23,7 +23,7 @@ from demoreel.edit.cut import Cut, cut
 from demoreel.edit.form import Form
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Target, render
-from demoreel.edit.sources import remembering
+from demoreel.edit.sources import open_unchanged, remembering
 from demoreel.edit.tasks import linked_folders, tables_for, task_names
 from demoreel.edit.verbatim import refuse_changed
 from demoreel.edit.verify import Verified, verify_items
@@ -32,6 +32,7 @@ from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance.schemas import named_after
 from demoreel.media.images import CodecName, Subsampling
+from demoreel.media.settings import ENCODERS
 from demoreel.run.anywhere import folder_state
 from demoreel.run.local import LocalEngine
 from demoreel.stats.inherited import inherited_from
@@ -73,6 +74,12 @@ class Options:
     drop_audio: bool = False
     data_files_size_in_mb: float | None = None
     video_files_size_in_mb: float | None = None
+    codec: str | None = None
+    gop: int | None = None
+    crf: int | None = None
+    preset: int | str | None = None
+    image_size: tuple[int, int] | None = None
+    cameras: tuple[str, ...] | None = None
     verify: Verify = "full"
     dry_run: bool = False
     jobs: int | None = None
@@ -95,6 +102,12 @@ class Options:
             raise ArgumentError(f"Sizes of files must be positive, not {sizes}.")
 
     @property
+    def encodes_anew(self) -> bool:
+        """Whether cameras are encoded in another way that was asked for."""
+        asked = (self.codec, self.gop, self.crf, self.preset, self.image_size, self.cameras)
+        return any(option is not None for option in asked)
+
+    @property
     def packs_anew(self) -> bool:
         """Whether episodes are gathered in files of a size that was asked for."""
         return self.data_files_size_in_mb is not None or self.video_files_size_in_mb is not None
@@ -113,7 +126,7 @@ def verification(verify: Verify | bool) -> Verify:
 def convert_folder(source: Path, target: Path, options: Options) -> ConvertReport:
     """Convert a folder to a folder; see ``run.convert``."""
     began = time.monotonic()
-    reader = open_reader(source)
+    reader = open_unchanged([_as_source(source)])[0]
     refuse_overlap(source, target)
     _put_back(target)
     work = _Conversion(reader, target, options)
@@ -128,6 +141,10 @@ def convert_folder(source: Path, target: Path, options: Options) -> ConvertRepor
         else:
             work.write(target)
     return work.report(began)
+
+
+def _as_source(folder: Path) -> Source:
+    return Source(os.path.abspath(folder), "")
 
 
 def _put_back(target: Path) -> None:
@@ -182,6 +199,8 @@ def form_of(reader: Reader, options: Options) -> Form:
         )
     if options.link and to not in ("lance-video", "lance-native"):
         raise ArgumentError(f"{to} has no videos that could stay where they are (link).")
+    if options.encodes_anew:
+        _refuse_encoding(reader, options)
     if options.link and not filmed:
         raise ArgumentError("This dataset has no videos that could be linked.", dataset=reader.root)
     form = Form(
@@ -190,7 +209,15 @@ def form_of(reader: Reader, options: Options) -> Form:
         drop_audio=options.drop_audio,
         data_files_size_in_mb=options.data_files_size_in_mb,
         video_files_size_in_mb=options.video_files_size_in_mb,
-        verbatim=to.startswith("lance") or (to == "v3.0" and not is_v2 and not options.packs_anew),
+        verbatim=not options.encodes_anew
+        and (to.startswith("lance") or (to == "v3.0" and not is_v2 and not options.packs_anew)),
+        vcodec=(options.codec or _codec_of(reader)) if options.encodes_anew else None,
+        gop=options.gop,
+        crf=options.crf,
+        preset=options.preset,
+        image_size=options.image_size,
+        cameras=options.cameras,
+        images="video" if options.encodes_anew and _films(reader, options) else "keep",
         link=options.link,
         table=_table_name(reader.root, options),
         image_codec=codec,
@@ -199,6 +226,40 @@ def form_of(reader: Reader, options: Options) -> Form:
     )
     _ = form.images_as  # refuses a quality that there is none of
     return form
+
+
+def _refuse_encoding(reader: Reader, options: Options) -> None:
+    """Refuse what encoding cameras anew does not go together with."""
+    cameras = [key for key in reader.info.cameras if not reader.info.features[key].is_depth]
+    if options.to == "lance-frames":
+        raise ArgumentError(
+            "lance-frames has images and no videos that codec, gop, crf and image_size speak of.",
+            hint="encode videos first, with to='v3.0', then convert those to lance-frames",
+            dataset=reader.root,
+        )
+    if options.link or options.exact:
+        raise ArgumentError(
+            "Videos that are encoded anew are neither linked nor kept exact.",
+            hint="leave link and exact out",
+        )
+    if not cameras:
+        raise ArgumentError(
+            "This dataset has no camera to be encoded; depth is kept as it is.", dataset=reader.root
+        )
+
+
+def _films(reader: Reader, options: Options) -> bool:
+    """Whether cameras whose images lie in tables become videos: those that are named, or all."""
+    chosen = reader.info.image_keys if options.cameras is None else options.cameras
+    return any(key in reader.info.image_keys for key in chosen)
+
+
+def _codec_of(reader: Reader) -> str:
+    """Return the codec that most of a dataset's cameras have, to be encoded with again."""
+    features = reader.info.features
+    named = [str(features[key].info.get("video.codec")) for key in reader.info.video_keys]
+    known = [name for name in named if name in ENCODERS and name not in ("mpeg4", "ffv1")]
+    return max(known, key=known.count) if known else "av1"
 
 
 def _table_name(source: Path, options: Options) -> str | None:
@@ -235,7 +296,8 @@ class _Conversion:
         form = form_of(self.reader, self.options)
         self._seen = "" if form.verbatim else folder_state(self.reader.root)
         cutlist = self._all() if form.verbatim else self._whole().cutlist
-        self.plan = make_plan(cutlist, form=form)
+        readers = [self.reader] if form.verbatim else None
+        self.plan = make_plan(cutlist, form=form, readers=readers)
         self._lance = tables_for(form, self.target.name, self.plan.info)
         if self._lance is not None:
             self._lance.rows(self.plan.info)  # refuses what no table can hold
@@ -252,7 +314,7 @@ class _Conversion:
         episodes = self.reader.episodes
         pairs = zip(episodes.episode_index.tolist(), episodes.length.tolist(), strict=True)
         clips = tuple(Clip(0, number, 0, length) for number, length in pairs)
-        return CutList((Source(os.path.abspath(self.reader.root), ""),), clips)
+        return CutList((_as_source(self.reader.root),), clips)
 
     def _whole(self) -> Cut:
         """Return a cut of all episodes whose files are there."""
@@ -276,7 +338,7 @@ class _Conversion:
         if self.plan.verbatim is None and numbers != list(range(len(numbers))):
             self.notes.append("episodes are numbered anew, from 0: there were gaps")
         encoded = sum(video.encoded for video in self.plan.videos)
-        if encoded:
+        if encoded and not self.options.encodes_anew:
             self.notes.append(f"{count(encoded, 'frame')} had to be encoded anew")
 
     def _say_missing(self, cameras: list[str]) -> None:
@@ -318,7 +380,7 @@ class _Conversion:
     def _engine(self) -> LocalEngine:
         jobs = self.options.jobs
         cores = os.cpu_count() or 1
-        if self.plan.verbatim is not None:
+        if self.plan.verbatim is not None or self.options.encodes_anew:
             return LocalEngine(threads=jobs or cores)
         return LocalEngine(jobs or (cores if self.plan.size > _WORTH_PROCESSES else 1))
 
@@ -329,6 +391,9 @@ class _Conversion:
         if self.plan.verbatim is None:
             lacking = _without_stats(open_reader(dataset))
             self._say_missing(lacking)
+            if self.options.encodes_anew:  # of other pixels
+                anew = {key for key, camera in self.plan.video_plans.items() if camera.encoded}
+                lacking = [key for key in self.plan.info.cameras if key in {*lacking, *anew}]
             if lacking and self.options.picture_stats:
                 recompute(
                     dataset,

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -53,6 +53,12 @@ def convert(
     drop_audio: bool = False,
     data_files_size_in_mb: float | None = None,
     video_files_size_in_mb: float | None = None,
+    codec: str | None = None,
+    gop: int | None = None,
+    crf: int | None = None,
+    preset: int | str | None = None,
+    image_size: tuple[int, int] | None = None,
+    cameras: Sequence[str] | None = None,
     verify: Verify | bool = "full",
     dry_run: bool = False,
     jobs: int | None = None,
@@ -105,6 +111,16 @@ def convert(
             100. Given one of the two, episodes of a v3.0 source are gathered anew.
         video_files_size_in_mb: Of v3.0: size at which a new video is begun; None is the source's,
             or 200.
+        codec: Encode cameras anew, with this codec (``h264``, ``av1``, ``hevc``) or encoder
+            (``libx264``); given one of the next five alone, the codec that the cameras have. Images
+            that lie in tables become videos. Depth is kept as it is. Every frame is decoded and
+            encoded, on all cores, and statistics of images are computed anew.
+        gop: Frames from keyframe to keyframe; 2 by default. Longer ones are smaller on disk, and a
+            random frame costs half of them.
+        crf: Constant quality, 30 by default; less is better.
+        preset: The encoder's own speed.
+        image_size: Height and width to scale to, even numbers.
+        cameras: Encode only these; the others are kept as they are. None is all but depth.
         verify: Compare what was written with the source before it is shown: all rows and all bytes
             of images (``full``, True), some of them (``sample``) or nothing (``none``, False).
         dry_run: Check everything and say what would be done; write nothing.
@@ -147,6 +163,12 @@ def convert(
         drop_audio=drop_audio,
         data_files_size_in_mb=data_files_size_in_mb,
         video_files_size_in_mb=video_files_size_in_mb,
+        codec=codec,
+        gop=gop,
+        crf=crf,
+        preset=preset,
+        image_size=None if image_size is None else (image_size[0], image_size[1]),
+        cameras=None if cameras is None else tuple(cameras),
         verify=verification(verify),
         dry_run=dry_run,
         jobs=jobs,

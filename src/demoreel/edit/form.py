@@ -46,6 +46,7 @@ class Form:
         gop: Frames from keyframe to keyframe.
         preset: The encoder's own speed.
         pix_fmt: The pixel format.
+        image_size: Height and width that encoded cameras are scaled to; None keeps theirs.
         cameras: The cameras to encode; None is all but depth.
         images: ``video`` makes videos of cameras whose images lie in the tables.
         recompute_stats: Decode the result's images where no source has counted their levels, so
@@ -74,6 +75,7 @@ class Form:
     gop: int | None = None
     preset: int | str | None = None
     pix_fmt: str | None = None
+    image_size: tuple[int, int] | None = None
     cameras: Sequence[str] | None = None
     images: Images = "keep"
     recompute_stats: bool = False
@@ -93,6 +95,19 @@ class Form:
             raise ArgumentError(f"fps must be positive, not {self.fps}.")
         if self.images not in ("keep", "video"):
             raise ArgumentError(f"images must be 'keep' or 'video', not {self.images!r}.")
+        if self.image_size is not None:
+            if len(self.image_size) != 2 or not all(
+                isinstance(side, int) and side > 0 and side % 2 == 0 for side in self.image_size
+            ):
+                raise ArgumentError(
+                    "image_size is height and width, even numbers of pixels, not "
+                    f"{self.image_size!r}."
+                )
+            if self.vcodec is None and self.images == "keep":
+                raise ArgumentError(
+                    "There is no codec to encode the scaled cameras with.",
+                    hint="ask for one: vcodec='h264' (--vcodec h264)",
+                )
         if self.cameras is not None and self.vcodec is None and self.images == "keep":
             raise ArgumentError(
                 "There is no codec to encode the cameras with.",
@@ -120,6 +135,7 @@ class FormOptions(TypedDict, total=False):
     gop: int | None
     preset: int | str | None
     pix_fmt: str | None
+    image_size: tuple[int, int] | None
     cameras: Sequence[str] | None
     images: Images
     recompute_stats: bool
@@ -135,10 +151,12 @@ class EncodePolicy:
     Attributes:
         settings: How all its images are encoded; None copies packets.
         exact: Whether clips carry no packets but their own, and some frames are encoded for that.
+        size: Height and width that encoded images are scaled to; None keeps theirs.
     """
 
     settings: VideoSettings | None = None
     exact: bool = False
+    size: tuple[int, int] | None = None
 
 
 def settings_of(form: Form) -> VideoSettings | None:
@@ -180,13 +198,14 @@ def policies_of(features: Mapping[str, Feature], form: Form) -> dict[str, Encode
         named = form.cameras is None or key in form.cameras
         if camera.is_image:
             if form.images == "video" and named and not camera.is_depth:
-                policies[key] = EncodePolicy(settings)
+                policies[key] = EncodePolicy(settings, size=form.image_size)
         elif camera.is_depth:
             lossless = form.vcodec is not None and form.fps is not None and named
             policies[key] = EncodePolicy(_lossless(camera) if lossless else None, form.exact)
         else:
+            anew = form.vcodec is not None and named
             policies[key] = EncodePolicy(
-                settings if form.vcodec is not None and named else None, form.exact
+                settings if anew else None, form.exact, form.image_size if anew else None
             )
     return policies
 
@@ -221,7 +240,11 @@ def as_encoded(feature: Feature, policy: EncodePolicy | None, fps: float) -> Fea
     """Return a camera as ``info.json`` will describe it."""
     if policy is None or policy.settings is None:
         return feature
-    height, width, _ = feature.image_shape
+    height, width, channels = feature.image_shape
+    if policy.size is not None:
+        height, width = policy.size
+        names = ["height", "width", "channels"]
+        feature = replace(feature, shape=(height, width, channels), names=names)
     said = policy.settings.feature_info(fps=fps, height=height, width=width)
     if feature.is_depth:
         said |= {name: value for name, value in feature.info.items() if name not in said}

@@ -222,7 +222,8 @@ class _Packer:
                 if isinstance(frames, range)
                 else tuple(found.tolist())
             )
-        take = PacketTake(camera_clip.source, camera_clip.position, frames, self._policy.settings)
+        settings, scaled = self._policy.settings, self._policy.size
+        take = PacketTake(camera_clip.source, camera_clip.position, frames, settings, size=scaled)
         heard = self._heard(video)
         seconds = len(frames) / self._info.fps
         size = int(len(frames) * np.prod(self._size) * _BYTES_OF_PIXEL + heard.rate * seconds)

@@ -64,9 +64,10 @@ def tasks_of(
         plan: The plan.
         stage: Where they write.
         compare: Whether whole videos are compared with their source when they are copied.
-        threads: How many of them encode images in one task; None is every core.
+        threads: How many of them encode in one task; None is every core for images in rows, and one
+            for videos.
     """
-    return [*_table_tasks(plan, stage, threads), *_video_tasks(plan, stage, compare=compare)]
+    return [*_table_tasks(plan, stage, threads), *_video_tasks(plan, stage, compare, threads or 1)]
 
 
 def lance_tables(plan: Plan, stage: Staging) -> LanceSchema | None:
@@ -181,7 +182,7 @@ def _table_tasks(plan: Plan, stage: Staging, threads: int | None) -> Iterator[Ta
             yield Task(job.name, write_lance_rows, (job, lance, plan.info), size)
 
 
-def _video_tasks(plan: Plan, stage: Staging, *, compare: bool) -> Iterator[Task]:
+def _video_tasks(plan: Plan, stage: Staging, compare: bool, threads: int) -> Iterator[Task]:
     lance = lance_tables(plan, stage)
     for name, keys, videos in _video_groups(plan):
         job = VideoJob(
@@ -190,6 +191,7 @@ def _video_tasks(plan: Plan, stage: Staging, *, compare: bool) -> Iterator[Task]
             keys=keys,
             videos=[(video.path(plan.info), video) for video in videos],
             compare=compare,
+            threads=threads,
         )
         size = sum(video.size for video in videos if video.whole != "linked")
         copies = all(video.is_copied for video in videos)

@@ -100,8 +100,8 @@ class Verified:
         video_bytes: Bytes compared.
         images: Encoded images compared byte for byte.
         frames: Decoded frames compared, in all cameras.
-        lowest_psnr: Of JPEG images, the worst brightness PSNR in dB; None where frames had to be
-            equal bit for bit.
+        lowest_psnr: Of images that a lossy codec made anew, the worst brightness PSNR in dB; None
+            where frames had to be equal bit for bit.
     """
 
     rows: int
@@ -195,7 +195,7 @@ class _Comparison:
         plan = self._plan
         chosen = range(len(self._positions)) if full else sampled(len(self._positions))
         looked: Future[tuple[int, float | None]] | None = None
-        if plan.is_unchanged and not any(c.encoded for c in plan.video_plans.values()):
+        if plan.is_unchanged:
             looked = pool.submit(self._frames)
         if self._verbatim:
             packets = [
@@ -495,12 +495,14 @@ class _Comparison:
         return np.setdiff1d(np.array(every), encoded)
 
     def _frames(self) -> tuple[int, float | None]:
+        encoded = [key for key, camera in self._plan.video_plans.items() if camera.encoded]
         return compare_frames(
             self._plan.readers[0],
             self._written,
-            frames=_SAMPLED_OF_THE_SAME_BYTES if self._codec is None else _SAMPLED_FRAMES,
+            frames=_SAMPLED_FRAMES if encoded or self._codec else _SAMPLED_OF_THE_SAME_BYTES,
             codec=self._codec,
             check=self._watch.check,
+            encoded=encoded,
         )
 
 

@@ -58,6 +58,7 @@ class PacketTake:
         frames: Frames of the video that it lies in; of the episode, if frames lie in tables.
         settings: How they are encoded.
         alike: Whether they stand beside packets of their video, and must look like them.
+        size: Height and width that they are scaled to; None keeps theirs.
     """
 
     source: int
@@ -65,6 +66,7 @@ class PacketTake:
     frames: Frames
     settings: VideoSettings
     alike: bool = False
+    size: tuple[int, int] | None = None
 
     @property
     def count(self) -> int:

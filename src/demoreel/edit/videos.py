@@ -10,7 +10,9 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +42,7 @@ from demoreel.storage.local import copy_bytes
 
 _BLACK_GOP = 128  # frames that are encoded once, and repeated
 _IMAGES_AT_ONCE = 64
+_reading = threading.Lock()  # readers serve one thread at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class VideoJob:
         keys: The camera's key in each of them; None where it has none.
         videos: What they are made of, and where each goes, relative to the dataset.
         compare: Whether what is copied whole is compared with its source.
+        threads: How many clips of a video are encoded at a time.
     """
 
     folder: str
@@ -59,6 +63,7 @@ class VideoJob:
     keys: Sequence[str | None]
     videos: Sequence[tuple[str, VideoOut]]
     compare: bool = False
+    threads: int = 1
 
 
 def write_videos(job: VideoJob) -> dict[str, Any]:
@@ -77,7 +82,8 @@ def _write(job: VideoJob, video: VideoOut, path: Path) -> None:
     if video.whole is not None:
         _copy(job, video, path)
         return
-    with packets_of(video, job.sources, job.keys, Path(job.folder)) as (runs, description):
+    scratch = Path(job.folder)
+    with packets_of(video, job.sources, job.keys, scratch, job.threads) as (runs, description):
         audio = heard_in(video, job)
         frames = write_packets(path, runs, description=description, fps=video.fps, audio=audio)
     refuse_other_length(video, frames)
@@ -127,7 +133,11 @@ def refuse_other_length(video: VideoOut, frames: int) -> None:
 
 @contextmanager
 def packets_of(
-    video: VideoOut, sources: Sequence[Source], keys: Sequence[str | None], scratch: Path
+    video: VideoOut,
+    sources: Sequence[Source],
+    keys: Sequence[str | None],
+    scratch: Path,
+    threads: int = 1,
 ) -> Iterator[tuple[list[PacketRun], Description]]:
     """Yield the packets that make a video, and their description.
 
@@ -136,13 +146,20 @@ def packets_of(
         sources: The cut list's sources.
         keys: The camera's key in each of them; None where it has none.
         scratch: A folder on the disk that is written to; what is encoded lies there until the end.
+        threads: How many clips are encoded at a time.
     """
     if video.is_copied:
         assert video.description is not None
         yield _copied(video, sources, keys), video.description
         return
-    with tempfile.TemporaryDirectory(dir=scratch, prefix=".encoding-") as folder:
-        yield _made(video, sources, keys, Path(folder))
+    with (
+        tempfile.TemporaryDirectory(dir=scratch, prefix=".encoding-") as folder,
+        ThreadPoolExecutor(threads, "demoreel-encode") as pool,
+    ):
+        try:
+            yield _made(video, sources, keys, Path(folder), pool)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _copied(
@@ -156,19 +173,33 @@ def _copied(
 
 
 def _made(
-    video: VideoOut, sources: Sequence[Source], keys: Sequence[str | None], folder: Path
+    video: VideoOut,
+    sources: Sequence[Source],
+    keys: Sequence[str | None],
+    folder: Path,
+    pool: Executor,
 ) -> tuple[list[PacketRun], Description]:
-
     runs: list[PacketRun] = []
     description = video.description
+    encoded = {  # by themselves, and in any order
+        number: pool.submit(
+            encode_take,
+            piece,
+            open_source(sources[piece.source]),
+            str(keys[piece.source]),
+            folder / f"{number}.mp4",
+            fps=video.fps,
+        )
+        for number, piece in enumerate(video.runs)
+        if isinstance(piece, PacketTake)
+    }
     for number, piece in enumerate(video.runs):
         path = folder / f"{number}.mp4"
         if isinstance(piece, CopiedRun):
             runs.append(run_of(piece, open_source(sources[piece.source]), str(keys[piece.source])))
             continue
         if isinstance(piece, PacketTake):
-            reader = open_source(sources[piece.source])
-            made = [encode_take(piece, reader, str(keys[piece.source]), path, fps=video.fps)]
+            made = [encoded[number].result()]
         else:
             assert isinstance(piece, Blank)
             made = encode_blank(piece, path, fps=video.fps)
@@ -242,14 +273,15 @@ def _images(take: PacketTake, reader: Reader, key: str) -> Iterator[Any]:
     if reader.in_tables(key):
         yield from _from_tables(take, reader, key)
         return
-    video = reader.clip(take.position, key).video
+    with _reading:
+        video = reader.clip(take.position, key).video
     decoder = Decoder()
     is_depth = take.settings.pix_fmt.startswith("gray")
     for frame, times in _decoded(video, take.frames, decoder):
         if take.alike and not is_depth:
             image: Any = frame
         else:
-            image = depth_codes(frame) if is_depth else decoder.painter.packed(frame)
+            image = depth_codes(frame) if is_depth else decoder.painter.packed(frame, take.size)
         yield from itertools.repeat(image, times)
 
 
@@ -266,8 +298,10 @@ def _decoded(video: Video, frames: Frames, decoder: Decoder) -> Iterator[tuple[A
 def _from_tables(take: PacketTake, reader: Reader, key: str) -> Iterator[np.ndarray]:
     begin = int(reader.episodes.start[take.position])
     for some in _portions(take.frames):
-        for data in reader.encoded(begin + np.array(some), key):
-            yield decode_image(data)
+        with _reading:
+            held = reader.encoded(begin + np.array(some), key)
+        for data in held:
+            yield decode_image(data, size=take.size)
 
 
 def _portions(frames: Frames) -> Iterator[Sequence[int]]:

@@ -43,11 +43,17 @@ from demoreel.errors import (
     VideoError,
 )
 from demoreel.layouts.columns import parsed_rows, read_images, read_numbers, to_arrow
-from demoreel.layouts.persisted_files import MANIFEST, ROWS, counts_path, packets_path, spill_path
+from demoreel.layouts.persisted_files import (
+    MANIFEST,
+    ROWS,
+    counts_path,
+    packets_path,
+    read_packets,
+    spill_path,
+)
 from demoreel.layouts.spans import require_frames
 from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.images import decode_depth_image, decode_image
-from demoreel.media.packet_file import read_packets
 from demoreel.media.video import Codec, PacketIndex, Video, index_packets, index_video
 from demoreel.model import DEFAULT_FEATURES, Feature, Info
 from demoreel.model.clocks import ROWS as ROWS_CLOCK

@@ -18,9 +18,9 @@ from demoreel.layouts.base import Reader
 from demoreel.layouts.columns import to_arrow
 from demoreel.layouts.file_reader import FileReader
 from demoreel.layouts.lance.reader import LanceReader
+from demoreel.layouts.lance.schemas import PACKETS_COLUMN
 from demoreel.layouts.lance.tables import LanceTable
 from demoreel.layouts.pending import PendingReader
-from demoreel.media.packet_bytes import PACKETS_COLUMN
 from demoreel.model import Feature
 from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.folder import DatasetFolder

@@ -224,9 +224,15 @@ class Painter:
             self._direct[kind] = DirectSwscale(kind) if _direct_is_exact(kind) else None
         return self._direct[kind]
 
-    def packed(self, frame: av.VideoFrame) -> np.ndarray:
-        """Return a frame as RGB (height, width, 3; uint8), the same pixels as ``paint`` gives."""
-        return self._packed(frame, frame.height, frame.width)
+    def packed(self, frame: av.VideoFrame, size: tuple[int, int] | None = None) -> np.ndarray:
+        """Return a frame as RGB (height, width, 3; uint8), the same pixels as ``paint`` gives.
+
+        Args:
+            frame: The frame.
+            size: Height and width to scale to; None keeps them.
+        """
+        height, width = size or (frame.height, frame.width)
+        return self._packed(frame, height, width)
 
     def _packed(self, frame: av.VideoFrame, height: int, width: int) -> np.ndarray:
         packed = self._reformat(frame, "rgb24", height, width)

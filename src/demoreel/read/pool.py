@@ -125,6 +125,12 @@ class SpanPool:
                 self._begin(span, batch.length, images)
             return {key: array if key in windows else array[:, 0] for key, array in found.items()}
 
+    def settle(self) -> None:
+        """Wait until all that was begun is decoded."""
+        with self._lock:
+            for slot in self._slots.values():
+                wait(slot.loading)
+
     def _begin(self, wanted: Span, length: int, images: SpanCameras) -> None:
         """Begin to decode a span, unless it lies in its slot already."""
         number, span = wanted[0], wanted[1:]

@@ -11,6 +11,7 @@ disk is not measured. ``bytes_per_sample`` tells what the disk would have to del
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -25,13 +26,17 @@ from demoreel.layouts.base import Reader
 from demoreel.media.decode import DecodePool, Decoder, GopSpan, Job, byte_ranges, group_frames
 from demoreel.media.video import Video
 from demoreel.model import Feature
-from demoreel.read.batch import expand
+from demoreel.read.batch import PoolBatch, expand
 from demoreel.read.cameras import Camera
 from demoreel.read.dataset import Dataset
+from demoreel.read.order import Share
+from demoreel.read.reuse import PoolOrder, pool_form
+from demoreel.storage.cache import size_in_bytes
 from demoreel.storage.local import LocalFile, open_file
 from demoreel.storage.store import Bytes
 
 ROUNDS = 9
+_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,129 @@ def measure_speed(
         share=median(shares) if shares else None,
         bytes_per_sample=loaded / (ROUNDS * batches * batch_size),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseSpeed:
+    """What a pool of decoded spans gains, and what its order is like beside a full shuffle.
+
+    Attributes:
+        budget: Bytes that were allowed.
+        spans: How many the pool holds.
+        span_length: Samples of a span, at most.
+        samples_per_s: With the pool.
+        plain_samples_per_s: Random batches, without.
+        decoded_per_sample: Images of a camera that were decoded for each sample, with the pool.
+        episodes: Of how many episodes a batch is, on average.
+        plain_episodes: Likewise of a full shuffle.
+        distance: How far two neighbours in the order are apart, as a share of all samples: the
+            median.
+        plain_distance: Likewise of a full shuffle.
+    """
+
+    budget: int
+    spans: int
+    span_length: int
+    samples_per_s: float
+    plain_samples_per_s: float
+    decoded_per_sample: float
+    episodes: float
+    plain_episodes: float
+    distance: float
+    plain_distance: float
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast the pool is."""
+        return self.samples_per_s / self.plain_samples_per_s
+
+
+def measure_reuse(
+    root: str | os.PathLike[str],
+    budget: int | str,
+    *,
+    window: int = 1,
+    cameras: Iterable[str] | None = None,
+    batch_size: int = 32,
+    seconds: float = 5.0,
+    threads: int | None = None,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> ReuseSpeed:
+    """Load batches from a pool of decoded spans, and random ones without, in turns.
+
+    Args:
+        root: The dataset's folder.
+        budget: Memory for decoded images, as for ``reuse=``.
+        window: As for ``measure_speed``, as are all others.
+        cameras: Likewise.
+        batch_size: Likewise.
+        seconds: Likewise; filling the pool comes on top.
+        threads: Likewise.
+        seed: Likewise.
+        progress: Likewise.
+    """
+    _refuse_nonsense(window=window, batch_size=batch_size, seconds=seconds)
+    pooled, plain = (_opened(root, window, cameras, threads) for _ in range(2))
+    form = pool_form(pooled, budget)
+    random = np.random.default_rng(seed)
+    share = Share(len(pooled), size=batch_size)
+    lengths = pooled.episodes.length
+
+    def order(epoch: int) -> Iterator[PoolBatch]:
+        return PoolOrder(lengths, form, seed, epoch, share).batches()
+
+    batches = itertools.chain.from_iterable(map(order, itertools.count()))
+    first = next(batches)
+    pooled.batch(first)  # fills it
+    plain.batch(random.integers(0, len(plain), batch_size))
+    before, samples, took, plain_samples, plain_took = _decoded(pooled), 0, 0.0, 0, 0.0
+    for turn in range(_TURNS):
+        end = time.perf_counter() + seconds / (2 * _TURNS)
+        begin = time.perf_counter()
+        while time.perf_counter() < end:
+            samples += len(batch := next(batches))
+            pooled.batch(batch)
+        if pooled.pool is not None:
+            pooled.pool.settle()  # it decodes ahead
+        took += time.perf_counter() - begin
+        begin = time.perf_counter()
+        while time.perf_counter() < begin + seconds / (2 * _TURNS):
+            plain.batch(random.permutation(len(plain))[:batch_size])
+            plain_samples += min(batch_size, len(plain))
+        plain_took += time.perf_counter() - begin
+        if progress is not None:
+            progress((turn + 1) / _TURNS)
+    episode = np.repeat(np.arange(len(lengths)), lengths)
+    mine = np.concatenate([np.array(batch) for batch in order(0)])
+    theirs = random.permutation(len(plain))
+    return ReuseSpeed(
+        budget=size_in_bytes(budget),
+        spans=form.slots,
+        span_length=form.length,
+        samples_per_s=samples / took,
+        plain_samples_per_s=plain_samples / plain_took,
+        decoded_per_sample=(_decoded(pooled) - before) / samples / max(1, len(pooled.cameras)),
+        episodes=_episodes_of(episode[mine], batch_size),
+        plain_episodes=_episodes_of(episode[theirs], batch_size),
+        distance=_distance(mine),
+        plain_distance=_distance(theirs),
+    )
+
+
+def _decoded(dataset: Dataset) -> int:
+    return 0 if dataset.pool is None else dataset.pool.decoded
+
+
+def _episodes_of(episodes: np.ndarray, size: int) -> float:
+    """Return of how many episodes a batch is, on average; of whole batches, if there are any."""
+    whole = episodes[: max(size, len(episodes) // size * size)]
+    batches = np.split(whole, range(size, len(whole), size))
+    return float(np.mean([len(np.unique(batch)) for batch in batches]))
+
+
+def _distance(order: np.ndarray) -> float:
+    return float(np.median(np.abs(np.diff(order)))) / len(order) if len(order) > 1 else 0.0
 
 
 def _refuse_nonsense(*, window: int, batch_size: int, seconds: float) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from demoreel.layouts.lance.calls import import_lance
+from demoreel.layouts.lance.schemas import PACKETS_COLUMN, decode_packets, encode_packets
 from demoreel.layouts.lance.tables import versions_of
-from demoreel.media.packet_bytes import PACKETS_COLUMN, decode_packets, encode_packets
 from support.defects.registry import defect
 from support.defects.tools import VIDEO_BYTES, cut_off, edit_info, point_at
 

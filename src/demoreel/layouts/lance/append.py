@@ -34,6 +34,7 @@ from demoreel.layouts.lance.schemas import (
     COPY_SCHEMA,
     FEATURE_NOTE,
     IMAGE,
+    PACKETS_COLUMN,
     ROW_INDICES,
     VIDEO_INDICES,
     VIDEO_NAMES,
@@ -64,7 +65,6 @@ from demoreel.layouts.v3.copying import Copying, copy_here
 from demoreel.layouts.v3.files import FilePlace, FileRun, Files
 from demoreel.layouts.v3.resume import Book, read_book
 from demoreel.layouts.writing import EpisodeDraft, ProbedVideo
-from demoreel.media.packet_bytes import PACKETS_COLUMN
 from demoreel.media.video import open_video
 from demoreel.model import Feature, Info, Stats
 from demoreel.storage.arrow import as_numpy

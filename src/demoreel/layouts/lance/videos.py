@@ -1,7 +1,7 @@
 """The videos of a Lance dataset: one row per mp4, its bytes in a blob.
 
 Which frame lies where is known without a look at the video where the table says so: in our own
-column (see ``media/packet_bytes.py``), or by where an mp4's ``moov`` box lies. Else the video's own
+column (see ``schemas.py``), or by where an mp4's ``moov`` box lies. Else the video's own
 boxes are walked, which are a few small reads.
 
 Lance keeps a blob in the data file, in a file beside it, or points at one by URI; a descriptor
@@ -28,10 +28,9 @@ import pyarrow as pa
 
 from demoreel.errors import FrameMismatchError, StoreError, VideoError
 from demoreel.layouts.lance.calls import DEDICATED, EXTERNAL, INLINE, PACKED, LanceFailure, ask
-from demoreel.layouts.lance.schemas import BYTES_COLUMN, VIDEO_NAMES
+from demoreel.layouts.lance.schemas import BYTES_COLUMN, PACKETS_COLUMN, VIDEO_NAMES, decode_packets
 from demoreel.layouts.lance.tables import LanceTable
 from demoreel.media import mp4
-from demoreel.media.packet_bytes import PACKETS_COLUMN, decode_packets
 from demoreel.media.video import PacketIndex, Video, index_video
 from demoreel.storage.arrow import as_numpy
 from demoreel.storage.cache import ByteCache, RangeCache

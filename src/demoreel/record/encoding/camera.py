@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from demoreel.errors import EncoderBehindError, VideoError
-from demoreel.layouts.persisted_files import packets_path, spill_path, video_path
-from demoreel.media.packet_file import rewrite_packets
+from demoreel.layouts.persisted_files import packets_path, rewrite_packets, spill_path, video_path
 from demoreel.record.encoding.ipc import EncodingProgress, Inbox, Message, Outbox, SharedFrames
 from demoreel.record.encoding.plan import CameraPlan, FinishedVideo
 from demoreel.record.encoding.spill import DiskThread, SpillFile

@@ -10,9 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from demoreel.errors import VideoError
-from demoreel.layouts.persisted_files import packets_path, video_path
+from demoreel.layouts.persisted_files import PacketFile, packets_path, video_path
 from demoreel.media.encode import VideoEncoder
-from demoreel.media.packet_file import PacketFile
 from demoreel.media.remux import probe
 from demoreel.record.encoding.ipc import EncodingProgress
 from demoreel.record.encoding.plan import CameraPlan, FinishedVideo
