@@ -4,7 +4,8 @@
 
 `OUT.json` holds a sentence for each difference, by what differs: a parameter that lerobot has and
 we do not, have elsewhere or with another default; a public method, property or attribute that is
-missing. `test_faces.py` knows which of them are deliberate.
+missing, or is a method in one and a value in the other. Objects are compared as they are opened,
+while they record, and after that. `test_faces.py` knows which differences are deliberate.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 TOOLS = (
     "add_features",
@@ -57,11 +61,46 @@ def main() -> None:
             kind("me/task", root=dataset) for kind in classes("StreamingLeRobotDataset")
         ],
     }
-    pairs["LeRobotDatasetMetadata"] = [one.meta for one in pairs["LeRobotDataset"]]
-    pairs["DatasetInfo"] = [one.meta.info for one in pairs["LeRobotDataset"]]
+    pairs |= of_dataset(pairs["LeRobotDataset"])
     for name, (their, our) in pairs.items():
         found |= of_objects(name, their, our)
+    with TemporaryDirectory() as folder:
+        recorded = [
+            record(kind, Path(folder, kind.__module__)) for kind in classes("LeRobotDataset")
+        ]
+        for name, (their, our) in {
+            "recording": recorded,
+            "recording.writer": [one.writer for one in recorded],
+            "recording.meta": [one.meta for one in recorded],
+        }.items():
+            found |= of_objects(name, their, our)
+        for one in recorded:
+            one.finalize()
+            one[0]  # lerobot's has a reader from now on
+        for name, (their, our) in {"recorded": recorded, **of_dataset(recorded)}.items():
+            found |= of_objects(name, their, our)
     out.write_text(json.dumps(found))
+
+
+def of_dataset(datasets: list[Any]) -> dict[str, list[Any]]:
+    """Return the objects that scripts reach from datasets, by what they are called."""
+    return {
+        "LeRobotDatasetMetadata": [one.meta for one in datasets],
+        "DatasetInfo": [one.meta.info for one in datasets],
+        "DatasetReader": [one.reader for one in datasets],
+        "hf_dataset": [one.hf_dataset for one in datasets],
+        "meta.episodes": [one.meta.episodes for one in datasets],
+    }
+
+
+def record(kind: Any, root: Path) -> Any:
+    """Return a dataset that is being recorded, with an episode of two frames."""
+    features = {"state": {"dtype": "float32", "shape": (2,), "names": None}}
+    made = kind.create("me/task", 10, features, root=root)
+    for _ in range(2):
+        made.add_frame({"state": np.zeros(2, np.float32), "task": "go"})
+    made.save_episode()
+    return made
 
 
 def classes(name: str) -> tuple[Any, Any]:
@@ -121,12 +160,21 @@ def _parameters(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Iterato
 
 
 def of_objects(name: str, theirs: Any, ours: Any) -> dict[str, str]:
-    """Return the public attributes of an object that ours lacks."""
-    return {
-        f"{name}.{member}": "is missing"
-        for member in sorted(set(vars(theirs)) | set(dir(type(theirs))))
-        if not member.startswith("_") and not hasattr(ours, member)
-    }
+    """Return the public attributes of an object that ours lacks, or has as something else."""
+    found = {}
+    for member in sorted(set(getattr(theirs, "__dict__", ())) | set(dir(type(theirs)))):
+        if member.startswith("_"):
+            continue
+        if not hasattr(ours, member):
+            found[f"{name}.{member}"] = "is missing"
+            continue
+        try:
+            is_method = callable(getattr(theirs, member))
+        except Exception:  # lerobot's rows cannot be read while it records
+            continue
+        if is_method != callable(getattr(ours, member)):
+            found[f"{name}.{member}"] = "is a method in one and a value in the other"
+    return found
 
 
 if __name__ == "__main__":

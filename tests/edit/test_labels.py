@@ -9,10 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import demoreel
+from demoreel.cli import main
 from demoreel.edit.clips import CutList, Labels, LanguageRow
 from demoreel.edit.cut import load
+from demoreel.edit.labels import labels_of
 from demoreel.edit.scores import read_labels
-from demoreel.errors import ArgumentError
+from demoreel.errors import ArgumentError, DemoreelError
 from demoreel.testing import make_dataset
 
 FPS = 30
@@ -203,3 +205,62 @@ def test_capture_times_stay_with_a_labelled_episode(tmp_path):
     after = demoreel.open(tmp_path / "b").capture_times(0)
     assert before is not None
     assert np.array_equal(before, after)
+
+
+# Annotations
+
+
+def annotated(root, episodes: dict[str, list[dict]], **more: object):
+    said = {"version": 2, "schema": {"persistent_styles": ["subtask", "phase"]}, **more}
+    said["episodes"] = {name: {"atoms": atoms} for name, atoms in episodes.items()}
+    (root / "meta" / "lerobot_annotations.json").write_text(json.dumps(said))
+    return root
+
+
+def atom(at: float, style: str, content: str) -> dict:
+    whole = {"role": "assistant", "content": content, "style": style, "timestamp": at}
+    return {**whole, "camera": None, "tool_calls": None}
+
+
+def times_of(root, episode: int) -> list[float]:
+    column = values(demoreel.open(root), "timestamp", episode)
+    return [float(at) for at in np.asarray(column, np.float32).reshape(-1)]
+
+
+def test_annotations_become_columns_and_follow_a_cut(source, tmp_path):
+    at = times_of(source, 1)
+    atoms = [atom(at[0], "phase", "one"), atom(at[7], "subtask", "grasp"), atom(at[9], "vqa", "?")]
+    annotated(source, {"1": atoms, "3": [atom(0.0, "subtask", "all")]})
+    done = demoreel.cut(source).annotate().delete([0]).trim(1, 5).render(tmp_path / "new")
+    assert done.dropped == ()
+    labels = labels_of(demoreel.open(tmp_path / "new"), 0)
+    assert [(row.frame, row.content) for row in labels.persistent] == [(0, "one"), (2, "grasp")]
+    assert [(row.frame, row.content) for row in labels.events] == [(4, "?")]
+    new = times_of(tmp_path / "new", 0)
+    said = json.loads((tmp_path / "new/meta/lerobot_annotations.json").read_text())
+    assert [a["timestamp"] for a in said["episodes"]["0"]["atoms"]] == [new[0], new[2], new[4]]
+    assert said["episodes"]["2"]["atoms"] == [atom(0.0, "subtask", "all")]
+    assert list(said["episodes"]) == ["0", "2"]
+
+
+def test_annotations_that_make_no_sense_are_said(source, tmp_path):
+    annotated(source, {"1": [atom(0.0, "subtask", "x")]}, version=1)
+    done = demoreel.cut(source).delete([0]).render(tmp_path / "new")
+    assert ["lerobot_annotations" in what for what in done.dropped] == [True]
+    for episodes in ({"9": []}, {"x": []}, {"0": [{"content": "x"}]}, {"0": [{"timestamp": "a"}]}):
+        annotated(source, episodes)
+        with pytest.raises(DemoreelError):
+            demoreel.cut(source).annotate()
+
+
+def test_the_command_labels(source, tmp_path, capsys):
+    file = annotated(source, {"2": [atom(0.0, "subtask", "go")]}) / "meta/lerobot_annotations.json"
+    out = str(tmp_path / "new")
+    said = ["-e", "0,2", "--failure", "--score", "3", "--annotations", str(file)]
+    assert main(["cut", "label", str(source), out, *said, "--dry-run"]) == 0
+    assert not (tmp_path / "new").exists()
+    assert main(["cut", "label", str(source), out, *said]) == 0
+    labels = labels_of(demoreel.open(out), 2)
+    assert (labels.success, labels.score) == (False, 3)
+    assert [row.content for row in labels.persistent] == ["go"]
+    assert main(["cut", "label", str(source), out + "2", "-e", "0"]) == 2

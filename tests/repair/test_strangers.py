@@ -759,3 +759,62 @@ def test_images_that_only_a_path_stands_for_are_called_missing(pictured, tmp_pat
             demoreel.convert(pictured, tmp_path / to, to=to)
     with pytest.raises(RepairError, match="are missing"):
         repair(pictured, tmp_path / "out")
+
+
+# Nothing is left out unasked
+
+
+def test_tasks_that_no_row_has_keep_their_numbers(v21, tmp_path):
+    """Columns of other programs may refer to them."""
+    path = v21 / "meta" / "tasks.jsonl"
+    path.write_text(path.read_text() + json.dumps({"task_index": 2, "task": "valid"}) + "\n")
+    edit_info(v21, lambda info: info.update(total_tasks=3))
+    done = repair(v21, tmp_path / "out")
+    assert demoreel.open(tmp_path / "out").tasks[2] == "valid"
+    assert (done.mended, done.dropped) == ((), ())
+
+
+def test_episodes_in_no_split_stay_in_none(dataset, tmp_path):
+    edit_info(dataset, lambda info: info.update(splits={"train": "0:2"}))
+    repair(dataset, tmp_path / "out")
+    assert demoreel.open(tmp_path / "out").info.splits == {"train": "0:2"}
+
+
+def test_a_card_beside_the_data_is_kept(dataset, tmp_path):
+    (dataset / "README.md").write_text("# mine")
+    (dataset / "notes" / "day").mkdir(parents=True)
+    (dataset / "notes" / "day" / "1.txt").write_text("late")
+    done = repair(dataset, tmp_path / "out")
+    assert (tmp_path / "out/README.md").read_text() == "# mine"
+    assert (tmp_path / "out/notes/day/1.txt").read_text() == "late"
+    assert done.dropped == ()
+
+
+@pytest.mark.parametrize("lacks", ["info", "chunks"])
+def test_episodes_that_share_gops_are_found_by_what_the_metadata_say(tmp_path, lacks):
+    root = tmp_path / "ds"
+    # Not all episodes begin at a keyframe: only the metadata tell where they do.
+    lengths = (5, 4, 6)  # in a video with a keyframe every other frame
+    make_dataset(root, layout="v3.0", episodes=lengths, cameras={FRONT: (64, 64)})
+    film(next(root.rglob("*.mp4")), sum(lengths))
+    if lacks == "info":
+        (root / "meta" / "info.json").unlink()
+    else:
+        edit_table(
+            root / EPISODES,
+            lambda table: table.drop_columns(
+                [name for name in table.column_names if name.endswith("chunk_index")]
+            ),
+        )
+    done = repair(root, tmp_path / "out")
+    assert (done.episodes, done.lost) == (3, ())
+    assert [e.length for e in demoreel.open(tmp_path / "out").episodes] == list(lengths)
+    require_settled(done, tmp_path)
+
+
+def test_tables_and_videos_that_are_not_there_are_both_named(v30, tmp_path):
+    for path in (*(v30 / "data").rglob("*.parquet"), *v30.rglob("*.mp4")):
+        path.unlink()
+    with pytest.raises(RepairError, match="2 files are not there") as caught:
+        repair(v30, tmp_path / "out")
+    assert "demoreel pull" in caught.value.hint

@@ -98,6 +98,8 @@ def test_a_folder_may_be_given_first_and_without_a_name(fixtures):
 
 
 def test_a_repo_id_is_looked_for_where_lerobot_keeps_datasets(fixtures, tmp_path, monkeypatch):
+    import huggingface_hub.constants  # noqa: F401  # reads HF_HUB_OFFLINE once for the process
+
     monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "me").mkdir()

@@ -278,3 +278,83 @@ def test_sizes_of_files_while_recording(tmp_path):
     sizes = {"chunks_size": 500, "data_files_size_in_mb": 7, "video_files_size_in_mb": 200}
     assert ds.meta.get_chunk_settings() == sizes
     assert LeRobotDatasetMetadata("me/task", tmp_path / "ds").get_chunk_settings() == sizes
+
+
+NUMBERS = {"state": {"dtype": "float32", "shape": (2,), "names": None}}
+
+
+def numbers_recorded(root, lengths=(3, 4), **options):
+    """Return a dataset that is being recorded, with episodes of numbers."""
+    ds = LeRobotDataset.create("me/task", 10, NUMBERS, root=root, **options)
+    for length in lengths:
+        for number in range(length):
+            ds.add_frame({"state": np.array([number, 0], np.float32), "task": "go"})
+        ds.save_episode()
+    return ds
+
+
+def test_the_latest_episode_of_a_recording(tmp_path):
+    ds = numbers_recorded(tmp_path / "ds", lengths=())
+    assert ds.meta.latest_episode is None
+    ds = numbers_recorded(tmp_path / "other")
+    latest = ds.meta.latest_episode
+    assert (latest["episode_index"], latest["length"]) == ([1], [4])
+    assert (latest["dataset_from_index"], latest["data/chunk_index"]) == ([3], [0])
+    ds.finalize()
+    assert ds.meta.latest_episode["length"] == [4]
+    assert LeRobotDataset("me/task", root=tmp_path / "other").meta.latest_episode is None
+
+
+@pytest.mark.parametrize("features", [NUMBERS, FEATURES])
+def test_a_recording_that_is_let_go_of_frees_its_dataset(tmp_path, features):
+    ds = LeRobotDataset.create("me/task", 10, features, root=tmp_path / "ds")
+    values = (
+        frame(0, 0) if features is FEATURES else {"state": np.zeros(2, np.float32), "task": "go"}
+    )
+    for _ in range(2):
+        ds.add_frame(values)
+    ds.save_episode()
+    ds.add_frame(values)
+    del ds
+    again = LeRobotDataset.resume("me/task", root=tmp_path / "ds")
+    assert (again.num_episodes, again.num_frames) == (1, 2)
+    again.add_frame(values)
+    again.save_episode()
+    again.finalize()
+    assert len(again) == 3
+
+
+@pytest.mark.parametrize("options", [{"streaming_encoding": True}, {"batch_encoding_size": 4}])
+def test_a_dataset_that_is_opened_to_be_written(tmp_path, options):
+    numbers_recorded(tmp_path / "ds").finalize()
+    with pytest.warns(DeprecationWarning, match="resume"):
+        ds = LeRobotDataset("me/task", root=tmp_path / "ds", **options)
+    assert (len(ds), ds.writer) == (7, None)
+    LeRobotDataset.resume("me/task", root=tmp_path / "ds").finalize()  # nothing is taken yet
+    ds.add_frame({"state": np.array([5, 5], np.float32), "task": "more"})
+    ds.save_episode()
+    assert (len(ds), ds.meta.total_episodes, ds[7]["task"]) == (8, 3, "more")
+    ds.finalize()
+    assert (len(ds), ds.writer, ds[7]["state"].tolist()) == (8, None, [5.0, 5.0])
+    with pytest.warns(DeprecationWarning, match="resume"):
+        part = LeRobotDataset("me/task", root=tmp_path / "ds", episodes=[1], **options)
+    with pytest.raises(ArgumentError, match="episodes="):
+        part.add_frame({"state": np.zeros(2, np.float32), "task": "more"})
+
+
+def test_the_reader_has_lerobots_names(tmp_path):
+    numbers_recorded(tmp_path / "ds", lengths=(3, 4, 5)).finalize()
+    ds = LeRobotDataset("me/task", root=tmp_path / "ds", episodes=[0, 2])
+    reader = ds.reader
+    assert (reader.num_frames, reader.num_episodes, reader.delta_indices) == (8, 2, None)
+    assert [str(path) for path in reader.get_episodes_file_paths()] == [
+        "data/chunk-000/file-000.parquet"
+    ]
+    assert reader.get_item(3)["index"] == 7
+    assert dict(reader.absolute_to_relative_idx) == dict(ds.absolute_to_relative_idx)
+    assert ds.absolute_to_relative_idx[7] == 3
+    ds.delta_timestamps = {"state": [-0.1, 0.0]}
+    assert ds.reader.delta_indices == {"state": [-1, 0]}
+    assert ds.reader.get_item(3)["state"].shape == (2, 2)
+    copied = pickle.loads(pickle.dumps(ds))
+    assert copied.reader.get_item(3)["index"] == 7

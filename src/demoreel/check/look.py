@@ -68,11 +68,12 @@ _MOST_OF_EACH = 128 << 20  # bytes of episodes' statistics that are looked at; P
 _LONGEST_KEY = 60
 
 _REPOSITORY = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
+_OF_EPISODE = re.compile(r"(?:.*/)?episode_(\d{1,9})\.(?:parquet|mp4)")
 _VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 _KINDS_OF_FILES: Mapping[str, Callable[[str], bool]] = {
-    "metadata files": lambda name: name.startswith("meta/"),
-    "tables": lambda name: name.endswith(".parquet") and not name.startswith("meta/"),
-    "videos": lambda name: name.endswith(_VIDEOS),
+    "metadata file": lambda name: name.startswith("meta/"),
+    "table": lambda name: name.endswith(".parquet") and not name.startswith("meta/"),
+    "video": lambda name: name.endswith(_VIDEOS),
 }
 
 _DEEPEST = 12
@@ -142,6 +143,8 @@ class Look:
         """Statistics of v2.1's episodes, by index, once ``stats`` has been asked for."""
         self.misplaced: set[str | None] = set()
         """Cameras (None: the tables) whose files all lie elsewhere: one finding, not many."""
+        self.unreadable: set[str] = set()
+        """Tables that are no parquet files, which is a finding."""
         self.fingerprints: Fingerprints | None = None
         """The episodes' fingerprints, once all rows have been seen."""
         self.appearances: dict[str, dict[int, np.ndarray]] = {}
@@ -171,11 +174,11 @@ class Look:
     def _report_pointers(self) -> None:
         """Report what was not fetched, as one finding."""
         parts, first = [], ""
-        for things, is_of in _KINDS_OF_FILES.items():
+        for thing, is_of in _KINDS_OF_FILES.items():
             there = [name for name in self.files if is_of(name)]
             absent = [name for name in there if name in self.pointers]
             if absent:
-                parts.append(f"{len(absent):,} of {len(there):,} {things}")
+                parts.append(f"{len(absent):,} of {count(len(there), thing)}")
                 first = first or absent[0]
         if parts:
             what = f"{', '.join(parts)}, like {first}."
@@ -261,6 +264,12 @@ class Look:
         return self.info is not None and is_new(self.root, self.info) and bool(self.waiting)
 
     @cached_property
+    def is_empty(self) -> bool:
+        """Whether nothing was recorded yet: no list of tasks or statistics is missing."""
+        counted = self.raw is not None and self.raw.get("total_episodes") == 0
+        return counted and not any(name.endswith((".parquet", ".jsonl")) for name in self.files)
+
+    @cached_property
     def layout(self) -> str | None:
         """The layout's name; None where it cannot be told."""
         return self._layout_and_table[0] or None
@@ -297,6 +306,8 @@ class Look:
     def tasks(self) -> TaskList | None:
         """The tasks; None where they cannot be read."""
         if self.info is None or self.is_first_waiting or self.task_file in self.pointers:
+            return None
+        if self.is_empty:
             return None
         return parse_tasks(self.root / self.task_file, self.note)
 
@@ -354,9 +365,26 @@ class Look:
         return Usable(index[chosen], length[chosen], every, tasks, is_whole, chosen)
 
     @cached_property
+    def added(self) -> Mapping[int, tuple[str, ...]]:
+        """The files of v2's episodes that lie there with a table, and that no list names."""
+        if not self.is_v2 or self.episodes is None or not self.episodes.is_whole:
+            return {}
+        found: dict[int, tuple[str, ...]] = {}
+        for name in self.files:
+            match = _OF_EPISODE.fullmatch(name)
+            if match is not None and not name.startswith("meta/"):
+                found[int(match[1])] = (*found.get(int(match[1]), ()), name)
+        listed = set(self.episodes.index.tolist())
+        return {
+            number: names
+            for number, names in found.items()
+            if number not in listed and any(name.endswith(".parquet") for name in names)
+        }
+
+    @cached_property
     def stats(self) -> Stats | None:
         """The whole dataset's statistics, stored or combined; None if there are none to be read."""
-        if self.info is None or self.is_first_waiting:
+        if self.info is None or self.is_first_waiting or self.is_empty:
             return None
         if (EACH if self.is_v2 and EACH in self.files else WHOLE) in self.pointers:
             return None
@@ -365,7 +393,7 @@ class Look:
         if WHOLE in self.files:
             return read_stats(self.root / WHOLE, self.note)
         missing = EACH if self.layout == "v2.1" else WHOLE
-        self.found("stats-missing", f"There is no {missing}.", file=WHOLE)
+        self.found("stats-missing", f"There is no {missing}.", file=missing)
         return None
 
     def _combined_stats(self) -> Stats | None:
@@ -472,7 +500,8 @@ def report_missing(
         where = {**where, "episode": look.episodes.index[positions[0]]}
     look.found(
         code,
-        f"{len(missing):,} of {named:,} {thing}s, with {count(episodes, 'episode')}, like {first}.",
+        f"{len(missing):,} of {count(named, thing)}, with {count(episodes, 'episode')}, "
+        f"like {first}.",
         count=len(missing),
         mend=look.fetch,
         file=first,

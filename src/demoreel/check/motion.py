@@ -473,7 +473,7 @@ def _rests(look: Look, measured: Measured, idle: np.ndarray) -> None:
             look.found(
                 code,
                 f"Nothing moves in the {end} {frames[place] / fps:.1f} s, {frames[place]} of its "
-                f"{measured.length[place]} frames (from {least:g} s on).",
+                f"{measured.length[place]} frames (reported from {least:g} s on).",
                 episode=measured.episode[place],
             )
 

@@ -34,7 +34,7 @@ class Quantiles:
                 continue
             width = math.prod(feature.item_shape)
             said = {n: kinds[n].astype(np.float64).reshape(-1) for n in _SHARES if n in kinds}
-            said = {name: values for name, values in said.items() if len(values) == width}
+            said = {n: v for n, v in said.items() if len(v) == width and np.isfinite(v).all()}
             if said and feature.numpy_dtype.kind == "f":  # others are hardly ever normalised
                 self._recorded[key] = said
         rows = int(look.episodes.start[-1]) if look.episodes is not None else 0

@@ -16,6 +16,8 @@ from demoreel.model import DEFAULT_FEATURES, Feature
 from demoreel.model.problems import ignore
 from demoreel.storage.arrow import as_numpy, is_number
 
+NOT_FINITE = "is not finite"
+"""What is said of statistics that are NaN or infinite."""
 _KINDS = ("min", "max", "mean", "std")
 _QUANTILES = ("q01", "q10", "q50", "q90", "q99")
 _COMPARED = ("min", "max", "mean")
@@ -125,7 +127,7 @@ def rows_summed(look: Look, feature: Feature) -> int:
 def _impossible(feature: Feature, kinds: dict[str, np.ndarray], rows: int) -> str | None:
     for name in (*_KINDS, *_QUANTILES):
         if name in kinds and not np.isfinite(kinds[name].astype(np.float64)).all():
-            return f"{name} is not finite"
+            return f"{name} {NOT_FINITE}"
     low, high = kinds.get("min"), kinds.get("max")
     if low is not None and high is not None and low.shape == high.shape:
         low, high = low.astype(np.float64), high.astype(np.float64)

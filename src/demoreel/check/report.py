@@ -128,6 +128,13 @@ class Findings:
             command = _filled(mend or kind.mend, place.dataset, place.episode)
             self.kept.append(Finding(code, what, place, kind.severity, kind.effect, command, count))
 
+    def drop(self, findings: Collection[Finding]) -> None:
+        """Drop some of the findings that were kept."""
+        for finding in findings:
+            self.kept.remove(finding)
+            self.counts[finding.code] -= finding.count
+        self.counts = +self.counts
+
     def keep(self, told_by: Callable[[Finding], object], wanted: Collection[object]) -> None:
         """Drop all other findings; those that were only counted go as well."""
         self.kept = [finding for finding in self.kept if told_by(finding) in wanted]

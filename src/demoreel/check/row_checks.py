@@ -17,6 +17,7 @@ from demoreel.check.row_tasks import check_named_tasks, named_tasks
 from demoreel.check.rows import Portion
 from demoreel.model import DEFAULT_FEATURES, Stats, combine_stats
 
+_CLOCK = 1e6  # seconds: no episode is so long that its first row is that late
 _FLOAT_SLACK = 2.0**-22  # of a float32 timestamp
 _SHOWN = 8
 _KINDS = ("min", "max", "mean", "std")
@@ -300,14 +301,19 @@ class RowValues:
             if not known[run]:
                 continue
             begin, stop = int(portion.edges[run]), int(portion.edges[run + 1])
-            backwards = falls[begin:stop].any()
+            backwards = bool(falls[begin:stop].any())
             at = int(np.flatnonzero((falls if backwards else off)[begin:stop])[0])
             said = f"Row {at} is at {seconds[begin + at]:.6f} s"
+            if abs(seconds[begin]) > _CLOCK:
+                what = f"It begins at {seconds[begin]:.0f} s, by another clock, and not at 0."
+                backwards = False
+            elif backwards:
+                what = f"{said}, the row before at {seconds[begin + at - 1]:.6f} s."
+            else:
+                what = f"{said}; at {info.fps:g} fps it is {expected[begin + at]:.6f} s."
             self._look.found(
                 "timestamp-order" if backwards else "timestamp-off-grid",
-                f"{said}, the row before at {seconds[begin + at - 1]:.6f} s."
-                if backwards
-                else f"{said}; at {info.fps:g} fps it is {expected[begin + at]:.6f} s.",
+                what,
                 episode=portion.episode[begin],
                 file=portion.file,
                 frame=at,

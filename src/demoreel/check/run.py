@@ -20,6 +20,7 @@ from demoreel.check.lance import check_lance
 from demoreel.check.look import Look
 from demoreel.check.metadata import check_metadata
 from demoreel.check.motion import Motion
+from demoreel.check.recorded_stats import NOT_FINITE
 from demoreel.check.report import Finding, Findings, Report, place_of
 from demoreel.check.row_checks import RowValues
 from demoreel.check.rows import RowCheck
@@ -266,6 +267,19 @@ def _run_families(look: Look, deep: bool, only: Collection[FamilyName] | None) -
             continue
         look.facts.setdefault("families", []).append(family.name)
         _guarded(look.findings, family.name, partial(_run_family, look, family, only))
+    _drop_consequences(look.findings)
+
+
+def _drop_consequences(findings: Findings) -> None:
+    """Drop statistics that are not finite because their numbers are not: that is one finding."""
+    causes = {f.where.feature for f in findings.kept if f.code in ("not-a-number", "infinite")}
+    gone = {
+        f
+        for f in findings.kept
+        if f.code == "stats-impossible" and f.where.feature in causes and NOT_FINITE in f.what
+    }
+    if gone:
+        findings.drop(gone)
 
 
 def _run_family(look: Look, family: Family, only: Collection[FamilyName] | None) -> None:

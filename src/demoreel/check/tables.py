@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.check.codes import code_for
-from demoreel.check.look import UNREADABLE, Look, report_missing
+from demoreel.check.look import LINES, UNREADABLE, Look, report_missing
+from demoreel.check.report import ranges
 from demoreel.check.row_checks import RowPlaces
 from demoreel.check.rows import Portion, Portions, RowCheck, cores, scan_rows, whole_episodes
 from demoreel.errors import (
@@ -77,7 +78,8 @@ def check_tables(look: Look, checks: Sequence[RowCheck]) -> None:
     named = dict(look.table_files())
     present = [n for n in named if look.files.get(n, -1) >= 0 and n not in look.pointers]
     _report_missing(look, named)
-    orphans = [name for name in _data_files(look) if name not in named]
+    added = {name for names in look.added.values() for name in names}
+    orphans = [name for name in _data_files(look) if name not in named and name not in added]
     places.expect(named)
     schemas = _Schemas()
     threads = min(cores(), max(1, len(present)))
@@ -92,7 +94,11 @@ def _data_files(look: Look) -> list[str]:
     return [
         name
         for name in look.files
-        if name.endswith(".parquet") and not name.startswith("meta/") and name not in look.pointers
+        if name.endswith(".parquet")
+        and not name.startswith("meta/")
+        and name not in look.pointers
+        # What macOS leaves beside files that it copied; lerobot reads it only in v3.0.
+        and not (look.is_v2 and Path(name).name.startswith("._"))
     ]
 
 
@@ -108,8 +114,17 @@ def _report_orphans(look: Look, orphans: list[str], places: RowPlaces) -> None:
     """Report tables that no episode names, unless their rows are those of a known episode."""
     if None in look.misplaced or look.episodes is None or not look.episodes.is_whole:
         return
+    if look.added:
+        numbers = sorted(look.added)
+        episodes = f"episode {numbers[0]}" if len(numbers) == 1 else f"episodes {ranges(numbers)}"
+        look.found(
+            "episodes-unlisted",
+            f"The files of {episodes} lie there, like {look.added[numbers[0]][0]}.",
+            count=len(numbers),
+            file=LINES,
+        )
     for name in orphans:
-        if name not in places.claimed:
+        if name not in places.claimed and name not in look.unreadable:
             look.found("table-orphan", f"It has {look.files[name]} bytes.", file=name)
 
 
@@ -170,7 +185,8 @@ def _odd_type(feature: Feature, kind: pa.DataType) -> Iterator[tuple[str, str, s
     if not feature.is_numeric or not is_number(value):
         return
     if value != pa.from_numpy_dtype(feature.numpy_dtype):
-        said = f"{feature.key} holds {value}; declared is {feature.dtype}."
+        kind_of = f"float{value.bit_width}" if pa.types.is_floating(value) else value
+        said = f"{feature.key} holds {kind_of}; declared is {feature.dtype}."
         yield "column-stored-type", feature.key, said
 
 
@@ -269,6 +285,7 @@ def _open_parquet(look: Look, name: str) -> bounded.Parquet | None:
     path = look.root / name
     if not has_footer(path, size):
         said = f"Its {size} bytes do not end with a parquet footer."
+        look.unreadable.add(name)
         look.found("table-unfinished", said, file=name)
         return None
     try:

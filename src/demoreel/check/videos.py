@@ -60,6 +60,7 @@ def check_videos(look: Look) -> None:
     look.facts["videos"] = count
     if look.misplaced - {None} or not look.episodes.is_whole:
         return
+    named.update(name for names in look.added.values() for name in names)
     for name, size in look.files.items():
         if name.endswith(".mp4") and name not in named:
             look.found("video-orphan", f"It has {size} bytes.", file=name)
@@ -72,12 +73,7 @@ def check_camera(
     assert look.info is not None
     feature = look.info.features[camera]
     declared = feature.info.get("video.fps")
-    if isinstance(declared, int | float) and not _fits(look, declared):
-        look.found(
-            "video-fps",
-            f"info.json says {declared:g} fps of the camera, {look.info.fps:g} of the dataset.",
-            camera=camera,
-        )
+    found_before = look.findings.counts["video-fps"]
 
     def check_one(item: tuple[str, np.ndarray]) -> _Seen | None:
         name, positions = item
@@ -90,6 +86,13 @@ def check_camera(
 
     with ThreadPoolExecutor(cores()) as pool:
         seen = [found for found in pool.map(check_one, files) if found is not None]
+    declares_other = isinstance(declared, int | float) and not _fits(look, declared)
+    if declares_other and look.findings.counts["video-fps"] == found_before:
+        look.found(  # else it is what its videos have
+            "video-fps",
+            f"info.json says {declared:g} fps of the camera, {look.info.fps:g} of the dataset.",
+            camera=camera,
+        )
     if feature.info.get("has_audio") is True and seen and not any(one.is_heard for one in seen):
         look.found("audio-missing", f"None of {len(seen)} has an audio track.", camera=camera)
     _check_keyframes(look, feature, seen)

@@ -359,6 +359,46 @@ def tasks(
 
 
 @_verb
+def label(
+    path: DatasetPath,
+    *,
+    out: TargetOrNone = None,
+    episodes: Annotated[
+        str | None, typer.Option("--episodes", "-e", metavar="LIST", help="Of which the rest is.")
+    ] = None,
+    success: Annotated[
+        bool | None, typer.Option("--success/--failure", help="Whether the task was done.")
+    ] = None,
+    score: Annotated[
+        int | None, typer.Option("--score", min=1, max=5, metavar="N", help="From 1 to 5.")
+    ] = None,
+    flag: Annotated[
+        Literal["good", "bad"] | None, typer.Option("--flag", help="What is said of them.")
+    ] = None,
+    annotations: Annotated[
+        Path | None,
+        typer.Option(
+            "--annotations",
+            metavar="FILE",
+            help="A lerobot_annotations.json, whose language goes into the columns.",
+        ),
+    ] = None,
+) -> Cuts:
+    """Say whether episodes succeeded, rate them, and take in annotations of language."""
+    made, said = _begun(path), (success, score, flag)
+    if (episodes is None) != (said == (None, None, None)) or (episodes, annotations) == (
+        None,
+        None,
+    ):
+        raise ArgumentError("label needs --episodes with --success, --score or --flag, or a file.")
+    if annotations is not None:
+        made = made.annotate(annotations)
+    if episodes is not None:
+        made = made.label(episode_numbers(episodes), success=success, score=score, flag=flag)
+    return {out: made}
+
+
+@_verb
 def features(
     path: DatasetPath,
     *,

@@ -87,6 +87,8 @@ def _show(out: Output, done: Repaired) -> None:
     else:
         out.line(f"{done.target}: {kept}; rows and video packets copied to new files")
     is_plan = done.target is None
+    if not done.mended and done.is_whole and (is_plan or done.is_clean):
+        out.line("  nothing needed repair")
     _list(out, "to repair" if is_plan else "repaired", list(done.mended))
     _list(out, "to lose" if is_plan else "lost", reasons(done.lost))
     if done.cameras_lost:

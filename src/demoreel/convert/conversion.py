@@ -23,7 +23,7 @@ from demoreel.edit.cut import Cut, cut
 from demoreel.edit.form import Form, settings_of
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Target, render
-from demoreel.edit.sources import remembering
+from demoreel.edit.sources import open_unchanged, remembering
 from demoreel.edit.tasks import linked_folders, tables_for, task_names
 from demoreel.edit.verbatim import refuse_changed
 from demoreel.edit.verify import Verified, verify_items
@@ -126,7 +126,7 @@ def verification(verify: Verify | bool) -> Verify:
 def convert_folder(source: Path, target: Path, options: Options) -> ConvertReport:
     """Convert a folder to a folder; see ``run.convert``."""
     began = time.monotonic()
-    reader = open_reader(source)
+    reader = open_unchanged([_as_source(source)])[0]
     refuse_overlap(source, target)
     _put_back(target)
     work = _Conversion(reader, target, options)
@@ -141,6 +141,10 @@ def convert_folder(source: Path, target: Path, options: Options) -> ConvertRepor
         else:
             work.write(target)
     return work.report(began)
+
+
+def _as_source(folder: Path) -> Source:
+    return Source(os.path.abspath(folder), "")
 
 
 def _put_back(target: Path) -> None:
@@ -292,7 +296,8 @@ class _Conversion:
         form = form_of(self.reader, self.options)
         self._seen = "" if form.verbatim else folder_state(self.reader.root)
         cutlist = self._all() if form.verbatim else self._whole().cutlist
-        self.plan = make_plan(cutlist, form=form)
+        readers = [self.reader] if form.verbatim else None
+        self.plan = make_plan(cutlist, form=form, readers=readers)
         self._lance = tables_for(form, self.target.name, self.plan.info)
         if self._lance is not None:
             self._lance.rows(self.plan.info)  # refuses what no table can hold
@@ -309,7 +314,7 @@ class _Conversion:
         episodes = self.reader.episodes
         pairs = zip(episodes.episode_index.tolist(), episodes.length.tolist(), strict=True)
         clips = tuple(Clip(0, number, 0, length) for number, length in pairs)
-        return CutList((Source(os.path.abspath(self.reader.root), ""),), clips)
+        return CutList((_as_source(self.reader.root),), clips)
 
     def _whole(self) -> Cut:
         """Return a cut of all episodes whose files are there."""

@@ -325,6 +325,32 @@ class Cut:
             clips.append(clip)
         return self._with_clips(tuple(clips))
 
+    def annotate(self, path: PathLike | None = None) -> Cut:
+        """Take language from an annotation tool's file into the columns of language.
+
+        Cost: reads the file, and the times of the episodes that it speaks of.
+
+        Args:
+            path: The file; None is the dataset's own ``meta/lerobot_annotations.json``.
+
+        Raises:
+            ArgumentError: The cut has several sources, the file is of another form, or it speaks of
+                episodes that the dataset does not have.
+            DatasetNotFoundError: There is no such file.
+        """
+        from demoreel.edit.annotations import ANNOTATIONS, read_annotations
+
+        if len(self.cutlist.sources) > 1:
+            raise ArgumentError("Annotations are of one dataset.", hint="annotate before merging")
+        reader = open_source(self.cutlist.sources[0])
+        file = reader.meta / ANNOTATIONS if path is None else Path(path)
+        said = read_annotations(read_json(file), reader, where=file)
+        made, there = self, {clip.episode for clip in self.clips}
+        for episode, labels in said.items():
+            if episode in there:
+                made = made.label(episode, persistent=labels.persistent, events=labels.events)
+        return made
+
     def _with_texts(self, changes: Mapping[str, str]) -> Cut:
         known = set()
         for source in self.cutlist.sources:

@@ -82,6 +82,7 @@ def carry_files(
     unchanged: bool,
     same_features: bool,
     dropped: list[str],
+    known: Collection[str] = (),
 ) -> None:
     """Copy the files of other programs into a result's ``meta/``, if they are still true of it.
 
@@ -94,9 +95,10 @@ def carry_files(
         unchanged: Whether the result's episodes are those of its only source.
         same_features: Whether its features are.
         dropped: Takes a sentence for what is not kept.
+        known: Files that are written elsewhere.
     """
     for reader in readers:
-        for place in other_files(reader.meta):
+        for place in (name for name in other_files(reader.meta) if name not in known):
             of_features = place in _OF_FEATURES and same_features
             kept = unchanged or (of_features and _same_everywhere(readers, place))
             carry_file(reader.root, reader.meta, place, meta, kept=kept, dropped=dropped)

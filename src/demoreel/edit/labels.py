@@ -106,17 +106,20 @@ def labelled(
         if UNKNOWN in features:
             found[UNKNOWN] = np.zeros_like(np.asarray(columns[UNKNOWN]))
     if labels.persistent is not None:
-        rows = [{**_row(row), "timestamp": float(old[row.frame])} for row in labels.persistent]
+        rows = [
+            {**language_row(row), "timestamp": float(old[row.frame])} for row in labels.persistent
+        ]
         found[PERSISTENT] = [moved(rows, old, clip, frames, new)] * len(frames)
     if labels.events is not None:
         said: list[list[dict[str, Any]]] = [[] for _ in old]
         for row in labels.events:
-            said[row.frame].append(_row(row))
+            said[row.frame].append(language_row(row))
         found[EVENTS] = events_of(said, clip, frames)
     return found
 
 
-def _row(row: LanguageRow) -> dict[str, Any]:
+def language_row(row: LanguageRow) -> dict[str, Any]:
+    """Return a row as language columns have it, but for its time."""
     calls = None if row.tool_calls is None else [json.loads(call) for call in row.tool_calls]
     return {
         "role": row.role,

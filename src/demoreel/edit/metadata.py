@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from demoreel.edit.annotations import ANNOTATIONS, follow_annotations
 from demoreel.edit.beside import inherit_times
 from demoreel.edit.features import View
 from demoreel.edit.foreign import carry_files, task_details
@@ -85,9 +86,13 @@ def write_metadata(
     else:
         episodes = _episodes(plan, facts, images, extra)
         v3.write_metadata(meta, info, episodes, tasks, details=details, stats=whole)
+    as_is = plan.is_unchanged and not any(clip.labels for clip in plan.clips)
+    if not as_is:
+        follow_annotations(plan, dataset, dropped)
     carry_files(
         plan.readers,
         meta,
+        known=() if as_is else (ANNOTATIONS,),
         unchanged=plan.is_unchanged,
         same_features=plan.has_same_features,
         dropped=dropped,

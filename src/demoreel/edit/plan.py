@@ -195,7 +195,13 @@ class Plan:
         return sum(video.frames for video in of_camera.videos) - int(spans.sum())
 
 
-def make_plan(cutlist: CutList, *, form: Form | None = None, in_place: bool = False) -> Plan:
+def make_plan(
+    cutlist: CutList,
+    *,
+    form: Form | None = None,
+    in_place: bool = False,
+    readers: Sequence[Reader] | None = None,
+) -> Plan:
     """Plan a cut list. Nothing is written.
 
     Cost: reads the sources' metadata, and the table of packets of each video that clips lie in.
@@ -205,11 +211,12 @@ def make_plan(cutlist: CutList, *, form: Form | None = None, in_place: bool = Fa
         form: How the result is to lie on disk; None is v3.0.
         in_place: Whether the result is to be a new version of its only source, a Lance dataset:
             its layout and its videos stay.
+        readers: The sources, if they were just opened by ``open_unchanged``.
     """
     if not cutlist.clips:
         raise ArgumentError("There are no clips: the result would have no episodes.")
     form = form or Form()
-    readers = open_unchanged(cutlist.sources)
+    readers = readers or open_unchanged(cutlist.sources)
     for reader in readers:
         refuse_links_out(reader.root)
     views = [view_of(r, s) for r, s in zip(readers, cutlist.sources, strict=True)]

@@ -138,7 +138,7 @@ class Target:
 
     def look_at_rows(self, plan: Plan, dataset: Path, rows: ResultRows, engine: Engine) -> None:
         """Verify rows and metadata; videos may still be being copied."""
-        if self.verification != "none" and plan.verbatim is None:
+        if self.verification != "none":
             full = self.verification == "full"
             verify_rows(plan, open_reader(dataset), rows, full=full, engine=engine)
 
@@ -313,28 +313,30 @@ class _Finisher:
         if self._written:
             return
         plan, dataset = self._plan, self._stage.dataset
-        rows = self._rows_written()
-        if plan.verbatim is not None:
+        self._written = True
+        table = self._rows_table()
+        if plan.verbatim is not None:  # whose rows nothing needs to be known of
             write_verbatim(plan.readers[0], plan.verbatim, plan.layout, dataset)
         else:
+            paths = [dataset / one.path(plan.info) for one in plan.tables]
+            rows = ParquetTables(paths) if table is None else LanceTableRows(table)
             self.dropped = write_metadata(plan, dataset, parts_of(plan, self._stage), rows)
             followed = follow_cut(plan, dataset, self.dropped)
             for reader in plan.readers:
                 if reader.meta.parent == reader.root:  # else the dataset lies elsewhere
                     self.dropped += files_beside(reader.root, followed)
-        self._written = True
-        self._target.look_at_rows(plan, dataset, rows, self._engine)
+            self._target.look_at_rows(plan, dataset, rows, self._engine)
 
-    def _rows_written(self) -> ResultRows:
+    def _rows_table(self) -> Path | None:
+        """Make the Lance table of rows; None where the result has parquet files."""
         plan, stage = self._plan, self._stage
         if self._lance is None:
-            return ParquetTables([stage.dataset / table.path(plan.info) for table in plan.tables])
+            return None
         stage.settle()  # notes say which fragments there are
         fragments = fragments_of(plan, stage, "rows")
-        table = lance_write.make_rows_table(
+        return lance_write.make_rows_table(
             self._lance, stage.dataset, plan.info, fragments, codec=plan.form.images_as
         )
-        return LanceTableRows(table)
 
     def _make_tables(self, lance: LanceSchema) -> None:
         dataset = self._stage.dataset

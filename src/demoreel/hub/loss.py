@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from demoreel.edit.diff.pairs import alike
 from demoreel.errors import (
     DemoreelError,
     MetadataError,
@@ -355,16 +356,10 @@ def _without_pairs(
     theirs: Sequence[Any], ours: Sequence[Any], lost: Sequence[int], unused: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Return what is left on both sides without those that are alike, each taken once."""
-    waiting: dict[Any, deque[int]] = defaultdict(deque)
-    for what, position in zip(ours, unused, strict=True):
-        waiting[what].append(position)
-    left = []
-    for what, position in zip(theirs, lost, strict=True):
-        if waiting[what]:
-            waiting[what].popleft()
-        else:
-            left.append(position)
-    return left, sorted(position for queue in waiting.values() for position in queue)
+    pairs = alike(theirs, ours)
+    found, used = {pair.a for pair in pairs}, {pair.b for pair in pairs}
+    left = [position for place, position in enumerate(lost) if place not in found]
+    return left, [position for place, position in enumerate(unused) if place not in used]
 
 
 def _rounded(side: DescribedEpisodes, positions: Sequence[int], keys: Sequence[str]) -> list[Any]:

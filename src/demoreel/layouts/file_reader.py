@@ -23,10 +23,16 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import DemoreelError, TableError
-from demoreel.layouts.base import Column
 from demoreel.layouts.columns import as_counts, parsed_rows, read_images, read_numbers, read_texts
-from demoreel.layouts.rows import ColumnStore, PassingColumns, StoredRows, find_rows, runs
-from demoreel.media.video import Video, Videos
+from demoreel.layouts.rows import (
+    ColumnStore,
+    PassingColumns,
+    StoredReader,
+    StoredRows,
+    find_rows,
+    runs,
+)
+from demoreel.media.video import Videos
 from demoreel.model import Episodes, Feature, Info
 from demoreel.storage.arrow import UNREADABLE
 from demoreel.storage.cache import ByteCache
@@ -37,7 +43,7 @@ from demoreel.storage.parquet import Parquet
 from demoreel.storage.threads import renew_in_children
 
 
-class FileReader:
+class FileReader(StoredReader):
     """Reads rows and videos from files, wherever they lie.
 
     Attributes:
@@ -46,14 +52,12 @@ class FileReader:
     """
 
     root: Path
-    info: Info
     episodes: Episodes
     folder: DatasetFolder
     is_remote: bool
     video_file: Callable[[int, str], str]
     data_file: Callable[[int], str]
     episode_columns: Callable[[], Mapping[str, np.ndarray]]
-    state: FolderState | None
 
     def _lie_in(self, folder: DatasetFolder) -> None:
         self.folder = folder
@@ -88,18 +92,6 @@ class FileReader:
                 positions = np.unique(self.episodes.positions_of_rows(rows)).tolist()
                 self._videos.begin(self.video_file(position, camera) for position in positions)
 
-    def rows(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
-        """Return columns of these rows, by position in the dataset."""
-        return self._rows.read(rows, keys)
-
-    def rows_once(self, first: int, stop: int) -> dict[str, Column]:
-        """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
-        return self._rows.read_once(first, stop)
-
-    def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
-        """Return the encoded images of an image camera."""
-        return self._rows.objects(rows, self.info.features[camera])
-
     def absent(self) -> tuple[list[str], list[str]]:
         """Return the tables and videos that are not on this disk, and those not fetched by Git LFS.
 
@@ -113,9 +105,6 @@ class FileReader:
         sizes = {name: self.folder.known_size(name) for name in names}
         pointers = [n for n, size in sizes.items() if is_pointer_file(self.root / n, size or 0)]
         return [name for name, size in sizes.items() if size is None], pointers
-
-    def _video(self, name: str) -> Video:
-        return self._videos.open(name)
 
 
 T = TypeVar("T")

@@ -12,12 +12,15 @@ import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from demoreel.layouts.base import Column
 from demoreel.model import Episodes, Feature, Info
+from demoreel.storage.commit.consistent import FolderState
 from demoreel.storage.scratch import Scratch
 
 
@@ -138,7 +141,7 @@ class SharedColumn:
             os.close(handle)
 
 
-Column = MemoryColumn | SharedColumn
+StoredColumn = MemoryColumn | SharedColumn
 
 
 class PassingColumns:
@@ -187,8 +190,8 @@ class ColumnStore:
         self._kinds = {f.key: (f.numpy_dtype, f.item_shape) for f in features}
         self._fingerprint = fingerprint
         self._scratch: Scratch | None = None
-        self._columns: dict[str, Column] = {}
-        self._filled: Column = MemoryColumn(0, np.dtype(np.uint8), ())
+        self._columns: dict[str, StoredColumn] = {}
+        self._filled: StoredColumn = MemoryColumn(0, np.dtype(np.uint8), ())
         self._allocate()
 
     def _allocate(self) -> None:
@@ -284,7 +287,7 @@ class StoredRows(ABC):
         self._numeric = [f for f in info.features.values() if f.is_numeric]
         self._store = ColumnStore(episodes, self._numeric, fingerprint)
 
-    def read(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, np.ndarray | list[Any]]:
+    def read(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
         """Return number columns as arrays and the others as lists, in the order of ``keys``."""
         numeric = self.numbers(rows, [key for key in keys if self._store.holds(key)])
         features = self._info.features
@@ -293,9 +296,9 @@ class StoredRows(ABC):
             for key in keys
         }
 
-    def read_once(self, first: int, stop: int) -> dict[str, np.ndarray | list[Any]]:
+    def read_once(self, first: int, stop: int) -> dict[str, Column]:
         """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
-        columns: dict[str, np.ndarray | list[Any]] = dict(self.numbers_once(first, stop))
+        columns: dict[str, Column] = dict(self.numbers_once(first, stop))
         rows = np.arange(int(self._episodes.start[first]), int(self._episodes.start[stop]))
         for feature in self._info.features.values():
             if feature.is_string or feature.is_language:
@@ -335,3 +338,37 @@ class StoredRows(ABC):
     @abstractmethod
     def objects(self, rows: np.ndarray, feature: Feature) -> list[Any]:
         """Return a text, language or image column of these rows as Python values."""
+
+
+class StoredReader(ABC):
+    """The part of a reader that its rows answer.
+
+    Attributes:
+        info: What the dataset says of itself.
+        state: See ``layouts.base.Reader``.
+    """
+
+    info: Info
+    state: FolderState | None = None
+
+    @cached_property
+    @abstractmethod
+    def _rows(self) -> StoredRows:
+        """The dataset's rows."""
+
+    @property
+    def is_as_opened(self) -> bool:
+        """Whether all files that were opened so far belong to the metadata that were read."""
+        return self.state is None or self.state.is_current()
+
+    def rows(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
+        """Return columns of these rows, by position in the dataset."""
+        return self._rows.read(rows, keys)
+
+    def rows_once(self, first: int, stop: int) -> dict[str, Column]:
+        """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
+        return self._rows.read_once(first, stop)
+
+    def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
+        """Return the encoded images of a camera whose images lie in the tables."""
+        return self._rows.objects(rows, self.info.features[camera])

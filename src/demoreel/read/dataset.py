@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -186,7 +186,7 @@ class Dataset:
         self._arguments = {key: value for key, value in state.items() if key != "known"}
         self._open(known)
 
-    def changed(self, **arguments: Any) -> Dataset:
+    def changed(self, **arguments: Any) -> Self:
         """Return the same episodes of this dataset, opened with other arguments.
 
         Args:

@@ -7,15 +7,17 @@ happens, and every reader that opens the dataset sees it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from demoreel.errors import ArgumentError, EncoderBehindError
+from demoreel.errors import ArgumentError, DiskError, EncoderBehindError, VideoError
 from demoreel.layouts.appending import Appender, disk_error, no_room_is_an_error
 from demoreel.layouts.persisted import PersistedRows, write_rows
 from demoreel.layouts.persisted_files import ROWS, WORKDIR
@@ -109,6 +111,10 @@ class Recorder:
             self._info.image_keys, workdir=workdir, memory_mb=options.memory_mb
         )
         self._begin_episode()
+        # One that is let go of without finalize() must not keep the dataset from the next.
+        parts = self._deferred, self._encoders, self._images, self._merger, appender
+        self._abandoned = weakref.finalize(self, _Abandon(os.getpid(), *parts))
+        self._abandoned.atexit = False
 
     def _begin_episode(self) -> None:
         self._buffer = EpisodeBuffer()
@@ -346,6 +352,7 @@ class Recorder:
         """
         if self._closed:
             return
+        self._abandoned.detach()
         try:
             self.discard_episode()
         finally:
@@ -389,3 +396,32 @@ class Recorder:
             f"<Recorder {self.root.name}: {self.num_episodes} episodes, {self.num_frames} frames, "
             f"{self.pending_frames} pending>"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Abandon:
+    """Ends what a recorder started, when nothing refers to it any more.
+
+    Frames that were not saved are gone. Small files stay small, and statistics as they were saved.
+    """
+
+    process: int
+    deferred: DeferredCommits
+    encoders: CameraEncoders | None
+    images: ImageWriters
+    merger: BackgroundMerger
+    appender: Appender
+
+    def __call__(self) -> None:
+        if os.getpid() != self.process:
+            return  # a forked child has a copy of the recorder
+        if self.deferred.waiting:
+            return  # a thread commits these; the dataset is taken until this process ends
+        with contextlib.suppress(DiskError, OSError, VideoError):
+            if self.encoders is not None:
+                self.encoders.discard_episode()
+                self.encoders.close()
+            self.images.close()
+        self.merger.stop()
+        with contextlib.suppress(DiskError, OSError):
+            self.appender.close()

@@ -51,7 +51,7 @@ def absent_files(look: Look, left_out: Collection[str], *, is_v2: bool) -> list[
     named = [name for name, _ in look.table_files()]
     for camera in (key for key in cameras if key not in left_out):
         named += [name for name, _ in look.video_files(camera)]
-    stored = [name for name, size in look.files.items() if size >= 0]
+    stored = [n for n, size in look.files.items() if size >= 0 and not n.startswith("meta/")]
     there = set(_own_names(stored, cameras, is_v2).values())
     return [n for n, own in _own_names(named, cameras, is_v2).items() if own not in there]
 

@@ -210,6 +210,8 @@ def note_differences(
     if old is None:
         changes.add("info.json was written, from what the tables and videos hold")
     else:
+        if look.layout == "lance-frames":  # its videos have become images
+            old = {**old, "video_path": new.get("video_path")}
         _note_fields(old, new, changes)
         _note_defaults(old.get("features"), new["features"], changes)
     table = "meta/tasks.parquet"

@@ -323,6 +323,8 @@ class Work:
         Raises:
             RepairError: An episode or a camera would be lost, and is not to be left out.
         """
+        if not self.decision.kept:
+            refuse_nothing(self._root, self.decision.lost, self._absent)
         refuse_absent_cameras(self._root, self._lacking, self._absent, self._videos.lost)
         self._refuse(self.decision.lost, len(self.decision.kept))
         folder, layout = self._scratch / "repaired", self._layout

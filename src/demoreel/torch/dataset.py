@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict, overload
@@ -14,14 +14,12 @@ import torch
 
 from demoreel.errors import ArgumentError, ReadOnlyError
 from demoreel.layouts.detect import open_reader
-from demoreel.read.dataset import Dataset
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.folder import DatasetFolder, dataset_folder
 from demoreel.torch.collate import Allocator, Sample, TensorBatch, cut_samples, ring_of_this_worker
-from demoreel.torch.episodes import hugging_face_datasets
-from demoreel.torch.hf_rows import raw_item, rows_as_dataset
 from demoreel.torch.metadata import LeRobotDatasetMetadata
 from demoreel.torch.place import DatasetPlace, found_dataset, remote_uri
+from demoreel.torch.reader import ItemReader, RelativeIndices, raw_item
 from demoreel.torch.recording import RecordingDataset, in_seconds
 from demoreel.torch.ring import Ring
 
@@ -110,13 +108,13 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         video_backend: Accepted for compatibility; videos are decoded from their packets.
         return_uint8: Give images as uint8 from 0 to 255, whether they lie in videos or in tables.
         depth_output_unit: Unit of depth images.
-        batch_encoding_size: Of recording, as the next five: accepted for compatibility, without
-            effect on a dataset that is read. ``create`` and ``resume`` record.
-        rgb_encoder: Likewise.
+        batch_encoding_size: Other than 1, it makes ``add_frame`` append to the dataset, as
+            ``resume`` does, from the first frame on. Deprecated, as in lerobot: use ``resume``.
+        rgb_encoder: How such recording encodes; see ``resume``.
         depth_encoder: Likewise.
         encoder_threads: Likewise.
-        streaming_encoding: Likewise.
-        encoder_queue_maxsize: Likewise.
+        streaming_encoding: True does what ``batch_encoding_size`` does.
+        encoder_queue_maxsize: Accepted for compatibility, without effect.
         token: For the Hub; None uses ``HF_TOKEN`` or the login. It is not kept.
         cameras: Decode only these; the others are left out of the items.
         image_size: (height, width) to scale images to.
@@ -205,6 +203,8 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             folder = found.fetch(self.reader, videos=download_videos)
         if folder != self.root:
             open_in(DatasetPlace(repo_id, DatasetFolder(folder)))
+        if streaming_encoding or batch_encoding_size != 1:
+            self._record_when_asked(rgb_encoder, depth_encoder, encoder_threads)
 
     def _open(
         self,
@@ -238,7 +238,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         self._depth_unit: Literal["mm", "m"] = depth_output_unit or "mm"
         self._image_size = image_size
         self._decode_threads = decode_threads
-        self.reader = Dataset(
+        self.reader = ItemReader(
             place.folder,
             episodes=self.episodes,
             cameras=cameras,
@@ -253,7 +253,6 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             allow_external=allow_external,
         )
         self._ring_of_process: tuple[int | None, Ring | None] = (None, None)
-        self._rows_as_dataset: Any = None
         self._describe()
 
     def _read_as_recorded(self) -> None:
@@ -264,6 +263,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             image_transforms=self.image_transforms,
             delta_timestamps=self.delta_timestamps,
             tolerance_s=self.tolerance_s,
+            return_uint8=self._return_uint8,
             depth_output_unit=self._depth_unit,
         )
         # A script may hold the object that it had while it recorded.
@@ -291,7 +291,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         )
         self.meta.rescale_depth_stats(self._depth_unit)
         self.revision = self.meta.revision
-        self._rows_as_dataset = None
+        self.reader.belong_to(self)
 
     def reopen(self) -> None:
         """Read the dataset's files anew, which an edit has changed; ``meta`` stays the object."""
@@ -308,7 +308,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
                 "A dataset that is being recorded stays in its process.",
                 hint="open it again to read it elsewhere",
             )
-        state = {**self.__dict__, "_ring_of_process": (None, None), "_rows_as_dataset": None}
+        state = {**self.__dict__, "_ring_of_process": (None, None)}
         if "reader" in state:
             del state["meta"]  # every process reads the metadata itself
         return state
@@ -358,6 +358,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             changed = reader.changed(
                 windows=in_seconds(windows) or {}, tolerance_s=self.tolerance_s
             )
+            changed.belong_to(self)
             if self._recorder is None:
                 self.reader = changed
             else:
@@ -367,9 +368,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
     @property
     def delta_indices(self) -> dict[str, list[int]] | None:
         """Windows in frames."""
-        if self.delta_timestamps is None or self.reader is None:
-            return None
-        return {key: offsets.tolist() for key, offsets in self.reader.offsets.items()}
+        return None if self.reader is None else self.reader.delta_indices
 
     @property
     def depth_output_unit(self) -> str:
@@ -382,12 +381,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
 
         lerobot's ``EpisodeAwareSampler`` counts frames of the whole dataset and asks for this.
         """
-        if self.episodes is None:
-            return None
-        every = self._read().reader.episodes
-        chosen = [every.position_of(int(n)) for n in self.reader.episodes.episode_index]
-        first = every.start[chosen]
-        return RelativeIndices(first, self.reader.episodes.start)
+        return self._read().absolute_to_relative_idx
 
     @property
     def hf_dataset(self) -> Any:
@@ -401,10 +395,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         Raises:
             MissingExtraError: The package ``datasets`` is not installed.
         """
-        datasets = hugging_face_datasets("hf_dataset")
-        if self._read() is not None and self._rows_as_dataset is None:
-            self._rows_as_dataset = rows_as_dataset(datasets, self.reader)
-        return self._rows_as_dataset
+        return self._read().hf_dataset
 
     def get_raw_item(self, idx: int) -> dict[str, Any]:
         """Return one row of ``hf_dataset``: no videos, no windows, no transforms and no ``task``.
@@ -413,7 +404,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         """
         return raw_item(self._read(), idx)
 
-    def _read(self) -> Dataset:
+    def _read(self) -> ItemReader:
         """Return what reads items.
 
         Raises:
@@ -509,37 +500,6 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             f"{type(self).__name__}(repo_id={self.repo_id!r}, layout={layout!r}, "
             f"num_episodes={self.num_episodes}, num_frames={self.num_frames})"
         )
-
-
-class RelativeIndices(Mapping[int, int]):
-    """Which item a frame of the whole dataset is, where only some episodes were chosen.
-
-    Costs memory by the episode, where a dict would by the frame.
-
-    Args:
-        first: The number in the whole dataset of each chosen episode's first frame.
-        start: Where each chosen episode begins among the items; one more for the end.
-    """
-
-    def __init__(self, first: np.ndarray, start: np.ndarray) -> None:
-        order = np.argsort(first)
-        self._first = first[order]
-        self._start = start[:-1][order]
-        self._length = np.diff(start)[order]
-
-    def __getitem__(self, frame: int) -> int:
-        place = int(np.searchsorted(self._first, frame, side="right")) - 1
-        offset = int(frame) - int(self._first[place]) if place >= 0 else -1
-        if not 0 <= offset < self._length[max(place, 0)]:
-            raise KeyError(frame)
-        return int(self._start[place]) + offset
-
-    def __iter__(self) -> Iterator[int]:
-        for place in np.argsort(self._start):
-            yield from range(self._first[place], self._first[place] + self._length[place])
-
-    def __len__(self) -> int:
-        return int(self._length.sum())
 
 
 def _as_lerobot_numbers(column: np.ndarray) -> np.ndarray:

@@ -88,7 +88,8 @@ class LeRobotDatasetMetadata:
         self._depth_unit: str | None = None
         self._recorder: Recorder | None = None
         self._writer: MetadataWriter | None = None
-        self.latest_episode: dict[str, Any] | None = None
+        self._latest: dict[str, Any] | None = None
+        self._first_recorded: int | None = None
 
     @classmethod
     def create(
@@ -160,8 +161,7 @@ class LeRobotDatasetMetadata:
         made.root = recorder.root
         made.revision = recorder.info.version
         made._folder = DatasetFolder(recorder.root)
-        made._recorder = recorder
-        made._load(None)
+        made.follow(recorder)
         return made
 
     def _load(self, reader: Reader | None) -> None:
@@ -204,6 +204,8 @@ class LeRobotDatasetMetadata:
     def follow(self, recorder: Recorder | None) -> None:
         """Follow another recorder, or none any more; what is there now is read again."""
         self._recorder = recorder
+        if recorder is not None:
+            self._first_recorded = recorder.num_episodes
         self._load(None)
 
     def _value(self, name: str, make: Callable[[], Any]) -> Any:
@@ -329,6 +331,22 @@ class LeRobotDatasetMetadata:
     @episodes.setter
     def episodes(self, episodes: Any) -> None:
         self._now()["episodes"] = episodes
+
+    @property
+    def latest_episode(self) -> dict[str, Any] | None:
+        """The row of the episode that was saved last, each value in a list, as in lerobot.
+
+        None where none was saved since the recording began, or by this object.
+        """
+        if self._latest is None and self._first_recorded is not None:
+            episodes = self.episodes
+            if episodes is not None and len(episodes) > self._first_recorded:
+                return {name: [value] for name, value in episodes[-1].items()}
+        return self._latest
+
+    @latest_episode.setter
+    def latest_episode(self, row: dict[str, Any] | None) -> None:
+        self._latest = row
 
     def _episode_rows(self) -> EpisodesView | None:
         return None if self._reader is None else EpisodesView(self._reader)
@@ -526,10 +544,8 @@ class LeRobotDatasetMetadata:
             return
         restate(self.root, fields)
         kept = {name: value for name, value in self._now().items() if name != "info"}
-        latest, unit = self.latest_episode, self._depth_unit
         self._load(None)
         self._values.update(kept)
-        self.latest_episode, self._depth_unit = latest, unit
 
     def save_episode_tasks(self, tasks: Sequence[str]) -> None:
         """Give tasks that are new an index, and write them to ``meta/tasks.parquet``.

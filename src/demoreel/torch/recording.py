@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from demoreel.errors import ArgumentError, ReadOnlyError
-from demoreel.read.dataset import Dataset
 from demoreel.torch.metadata import LeRobotDatasetMetadata
 from demoreel.torch.place import fetch_to_record, recorded_root
+from demoreel.torch.reader import ItemReader
 
 if TYPE_CHECKING:
     from demoreel.hub.plan import PushReport
     from demoreel.media.settings import VideoSettings
     from demoreel.record import EpisodeReport, Recorder
+    from demoreel.torch.dataset import LeRobotDataset
 
 
 class RecordingDataset:
@@ -27,9 +29,11 @@ class RecordingDataset:
     """
 
     _recorder: Recorder | None = None
+    _encoding: tuple[Any, ...] | None = None
     repo_id: str
     root: Path
     meta: LeRobotDatasetMetadata
+    episodes: list[int] | None
 
     @classmethod
     def create(
@@ -201,7 +205,6 @@ class RecordingDataset:
             _revision=None,
             _depth_unit="mm",
             _ring_of_process=(None, None),
-            _rows_as_dataset=None,
             _recorder=recorder,
             _opened=(-1, None),
         )
@@ -213,29 +216,71 @@ class RecordingDataset:
             return self._as_saved()
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def _as_saved(self) -> Dataset | None:
+    def _as_saved(self) -> ItemReader | None:
         """Return the reader of the episodes that are saved now; None if there are none."""
         recorder = self._recorder
         saved, reader = self.__dict__["_opened"]
         if recorder is not None and saved != recorder.num_episodes:
             reader = None
             if recorder.num_episodes:
-                reader = Dataset(
+                reader = ItemReader(
                     self.root,
                     windows=in_seconds(self.__dict__["_delta_timestamps"]),
                     tolerance_s=self.__dict__["tolerance_s"],
                     depth_unit=self.__dict__["_depth_unit"],
                 )
+                reader.belong_to(cast("LeRobotDataset", self))
             self.__dict__["_opened"] = (recorder.num_episodes, reader)
-            self.__dict__["_rows_as_dataset"] = None
-        return cast("Dataset | None", reader)
+        return cast("ItemReader | None", reader)
 
     @property
     def writer(self) -> RecordingWriter | None:
         """What records; None for a dataset that is read."""
         return None if self._recorder is None else RecordingWriter(self, self._recorder)
 
+    def _record_when_asked(self, *encoding: Any) -> None:
+        """Let the first frame that is added resume the recording, with these settings.
+
+        The dataset is not taken before: most that are opened so are only read.
+        """
+        warnings.warn(
+            "streaming_encoding= and batch_encoding_size= of LeRobotDataset() are deprecated; "
+            "LeRobotDataset.resume() appends to a dataset.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        self._encoding = encoding
+
+    def _resume_here(self, encoding: tuple[Any, ...]) -> Recorder:
+        """Go on recording the dataset that this object reads."""
+        from demoreel.hub.snapshot import hub_cache
+        from demoreel.record import resume as go_on
+
+        is_copy = self.reader.is_remote or self.root.is_relative_to(hub_cache())
+        if is_copy or self.episodes is not None:
+            raise ArgumentError(
+                "This dataset is not appended to: "
+                + ("it was fetched to a cache." if is_copy else "it was opened with episodes=."),
+                hint="LeRobotDataset.resume(..., root=) appends to one in a folder of its own",
+                dataset=self.root,
+            )
+        rgb_encoder, depth_encoder, threads = encoding
+        _refuse_other_range(self.root, _depth_range(depth_encoder))
+        self._recorder = recorder = go_on(
+            self.root,
+            video=_settings(rgb_encoder),
+            depth_video=_settings(depth_encoder),
+            encoder_threads=threads,
+        )
+        self._encoding = None
+        del self.__dict__["reader"]
+        self.__dict__["_opened"] = (-1, None)
+        self.meta.follow(recorder)
+        return recorder
+
     def _require_recorder(self, method: str) -> Recorder:
+        if self._recorder is None and self._encoding is not None:
+            return self._resume_here(self._encoding)
         if self._recorder is None:
             raise ReadOnlyError(
                 f"{method}() records, and this dataset is read-only.",

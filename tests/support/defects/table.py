@@ -299,3 +299,8 @@ def quantiles_of_half_the_range(root: Path) -> None:
         action["q01"][2] = (action["min"][2] + action["max"][2]) / 2
 
     edit_json(root / "meta/stats.json", halve)
+
+
+@defect("episodes-unlisted", on="v2")
+def table_of_an_episode_copied_in(root: Path) -> None:
+    shutil.copy(root / _FIRST_V2, root / "data/chunk-000/episode_000077.parquet")

@@ -98,7 +98,7 @@ METADATA = (
         "Policies and plots that select by name use the wrong joint, or stop.",
         is_cosmetic=True,
     ),
-    warning(
+    hint(
         "feature-names-twice",
         "Two dimensions of a feature have the same name",
         "Tools that select by name lose one of them.",
@@ -198,6 +198,12 @@ METADATA = (
         "episodes-value-missing",
         "A value of the episodes' metadata is missing or not a number",
         _NO_OPEN,
+        REPAIR,
+    ),
+    warning(
+        "episodes-unlisted",
+        "Episodes lie in the folder, and no list names them",
+        "They are not trained on. repair takes them in.",
         REPAIR,
     ),
     warning(

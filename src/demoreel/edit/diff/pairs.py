@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,12 +75,7 @@ def matched(a: Side, b: Side, *, by_content: bool) -> tuple[list[Pair], list[int
     left, right = list(range(len(a))), list(range(len(b)))
     if by_content:
         keys = _compared_columns(a.reader, b.reader)
-        waiting: dict[bytes, deque[int]] = defaultdict(deque)
-        for place, print_ in enumerate(_fingerprints(b, keys)):
-            waiting[print_].append(place)
-        for place, print_ in enumerate(_fingerprints(a, keys)):
-            if waiting[print_]:
-                pairs.append(Pair(place, waiting[print_].popleft()))
+        pairs = alike(_fingerprints(a, keys), _fingerprints(b, keys))
         taken_a, taken_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
         left = [place for place in left if place not in taken_a]
         right = [place for place in right if place not in taken_b]
@@ -88,6 +83,14 @@ def matched(a: Side, b: Side, *, by_content: bool) -> tuple[list[Pair], list[int
     pairs += [Pair(place, place) for place in both]
     pairs.sort(key=lambda pair: pair.a)
     return pairs, [p for p in left if p not in both], [p for p in right if p not in both]
+
+
+def alike(a: Iterable[Hashable], b: Iterable[Hashable]) -> list[Pair]:
+    """Return the places of equal marks, each taken once, in the first one's order."""
+    waiting: dict[Hashable, deque[int]] = defaultdict(deque)
+    for place, mark in enumerate(b):
+        waiting[mark].append(place)
+    return [Pair(place, waiting[mark].popleft()) for place, mark in enumerate(a) if waiting[mark]]
 
 
 def _compared_columns(a: Reader, b: Reader) -> list[str]:

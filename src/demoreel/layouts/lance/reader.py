@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import DemoreelError, TableError, UnsafePathError, VideoError
-from demoreel.layouts.base import Column
 from demoreel.layouts.columns import parsed_rows, read_images, read_numbers
 from demoreel.layouts.lance.schemas import column_names, schema_of
 from demoreel.layouts.lance.tables import LanceTable, LocalValues, newest_version
@@ -123,18 +122,6 @@ class LanceReader(V3Metadata):
         if self._videos_table is not None:
             found["videos"] = self._videos_table
         return found
-
-    def rows(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
-        """Return columns of these rows, by position in the dataset."""
-        return self._rows.read(rows, keys)
-
-    def rows_once(self, first: int, stop: int) -> dict[str, Column]:
-        """Return every column but the cameras' of the episodes at ``first`` to ``stop`` - 1."""
-        return self._rows.read_once(first, stop)
-
-    def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
-        """Return the encoded images of a camera whose images lie with the rows."""
-        return self._rows.objects(rows, self.info.features[camera])
 
     def data_file(self, position: int) -> str:
         """Return the table of the episode at ``position``: the same for all."""

@@ -22,7 +22,6 @@ from demoreel.layouts.spans import require_frames
 from demoreel.media.video import VideoClip
 from demoreel.model import Episodes, Feature, Info, Stats
 from demoreel.storage.arrow import UNREADABLE, as_numpy
-from demoreel.storage.commit.consistent import FolderState
 from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.local import refuse_special
 from demoreel.storage.parquet import open_parquet
@@ -40,7 +39,6 @@ class V2Reader(FileReader):
         self.meta = root / "meta"
         self.info = info
         self.layout = info.version
-        self.state: FolderState | None = None
         self.tasks = read_tasks(root / "meta" / "tasks.jsonl")
         table, _ = read_episode_lines(root / "meta" / "episodes.jsonl")
         number = as_numpy(table.column("episode_index"))
@@ -52,11 +50,6 @@ class V2Reader(FileReader):
             details=self._details,
             where=str(root / "meta" / "episodes.jsonl"),
         )
-
-    @property
-    def is_as_opened(self) -> bool:
-        """Whether all files that were opened so far belong to the metadata that were read."""
-        return self.state is None or self.state.is_current()
 
     @cached_property
     def stats(self) -> Stats | None:
@@ -109,7 +102,7 @@ class V2Reader(FileReader):
     def clip(self, position: int, camera: str) -> VideoClip:
         """Return the episode's own video; it must hold exactly the episode's frames."""
         name = self.video_file(position, camera)
-        video = self._video(name)
+        video = self._videos.open(name)
         length = int(self.episodes.length[position])
         require_frames(
             video.index.frames,

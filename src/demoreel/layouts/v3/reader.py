@@ -6,7 +6,7 @@ import os
 import re
 import string
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -31,13 +31,14 @@ from demoreel.layouts.meta import (
     read_stats,
     read_tasks,
 )
+from demoreel.layouts.rows import StoredReader
 from demoreel.layouts.spans import Spans, resolve_spans, unused_frames
 from demoreel.media.video import Video, VideoClip
 from demoreel.model import Episodes, Info, PathTemplate, Stats
 from demoreel.model.problems import refuse
 from demoreel.storage.arrow import from_numpy
 from demoreel.storage.cache import ByteCache
-from demoreel.storage.commit.consistent import FolderState, consistent_read
+from demoreel.storage.commit.consistent import consistent_read
 from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.json_files import read_json
 from demoreel.storage.parquet import open_parquet
@@ -212,7 +213,7 @@ class EpisodeTable:
         return np.asarray(np.sort(order[begin:end]))
 
 
-class V3Metadata(ABC):
+class V3Metadata(StoredReader):
     """The part of a reader that ``meta/`` answers.
 
     Making one reads the tasks. The number columns of ``meta/episodes`` are read when
@@ -242,19 +243,9 @@ class V3Metadata(ABC):
         self.info = info
         self.meta = meta or root / "meta"
         self.tasks = read_tasks(self.meta / "tasks.parquet")
-        self.state: FolderState | None = None
         self._filmed = tuple(filmed)
         self._spans: ByteCache[object, tuple[np.ndarray, Spans]] = ByteCache(_SPAN_BYTES)
         self._before_episodes = before_episodes
-
-    @property
-    def is_as_opened(self) -> bool:
-        """Whether all files that were opened so far belong to the metadata that were read."""
-        return self.state is None or self.state.is_current()
-
-    def expect(self, images: Mapping[str, np.ndarray]) -> None:
-        """Do nothing: local files are opened when they are read."""
-        return
 
     @cached_property
     def _meta(self) -> EpisodeTable:
@@ -439,4 +430,4 @@ class V3Reader(FileReader, V3Metadata):
 
     def clip(self, position: int, camera: str) -> VideoClip:
         """Return where the episode lies in its video, checked against its neighbours there."""
-        return self._locate(position, camera, self._video(self.video_file(position, camera)))
+        return self._locate(position, camera, self._videos.open(self.video_file(position, camera)))
