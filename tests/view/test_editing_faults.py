@@ -281,7 +281,6 @@ def test_what_a_cancelled_render_leaves_is_listed_and_removed(ask, root, tmp_pat
         job = client.json(f"/api/jobs/{job['id']}")
     assert job["state"] == "cancelled"
     found = demoreel.clean(tmp_path, dry_run=True)
-    print(found)
     assert [(each.kind, each.resumable) for each in found.removed] == [("cut", True)]
     (left,) = found.removed
     assert left.path.parent == tmp_path

@@ -112,8 +112,8 @@ class Drafts:
                     hint="reload this page to see it; what was changed here since is not saved",
                     dataset=shown.place,
                 )
-            checked = _checked(episodes, known)
-            return self._replace(shown, before["revision"] + 1, checked, known)
+            fresh = checked(episodes, known)
+            return self._replace(shown, before["revision"] + 1, fresh, known)
 
     def end(self, shown: ShownDataset, revision: int) -> None:
         """Begin an empty draft after the dataset was edited in place: its numbers are other ones.
@@ -170,7 +170,7 @@ def to_record_again(place: str, episodes: Callable[[], Episodes]) -> list[int]:
         draft, known = read_json(path), episodes()
         if not isinstance(draft, dict) or not _is_for(draft, known):
             return []
-        changes = _checked(draft.get("episodes"), known)
+        changes = checked(draft.get("episodes"), known)
     except DemoreelError:
         return []
     return sorted(int(name) for name, change in changes.items() if change.get("redo"))
@@ -202,7 +202,7 @@ def cut_of(shown: ShownDataset, draft: Mapping[str, Any]) -> Cut:
 
     dataset = shown.open()
     whole = cut(dataset)
-    changes = _checked(draft["episodes"], dataset.reader.episodes)
+    changes = checked(draft["episodes"], dataset.reader.episodes)
     clips = tuple(
         clip
         for each in whole.cutlist.clips
@@ -231,7 +231,7 @@ def _clips(clip: Clip, change: Mapping[str, Any] | None) -> Iterator[Clip]:
         yield Clip(clip.source, clip.episode, begin, end, task, labels if said else None)
 
 
-def _checked(raw: object, episodes: Episodes) -> dict[str, dict[str, Any]]:
+def checked(raw: object, episodes: Episodes) -> dict[str, dict[str, Any]]:
     """Return changes that make sense for these episodes; those that change nothing are left out."""
     if not isinstance(raw, dict):
         raise ArgumentError("A draft lists changes by episode.")
