@@ -139,6 +139,7 @@ def test_what_a_plan_loads(fixtures, tmp_path):
 # What may be loaded by importing the classes that train, besides what reading loads.
 TRAINING = {
     "torch": "collate dataset episodes info metadata place reader recording ring sampler",
+    "read": LOCAL["read"] + " order",
 }
 
 
@@ -276,6 +277,7 @@ MODULES_OF = {
     "pyyaml": "yaml",
     "rerun-sdk": "rerun",
     "huggingface-hub": "huggingface_hub",
+    "pynvvideocodec": "PyNvVideoCodec",
 }
 
 

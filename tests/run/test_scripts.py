@@ -45,6 +45,17 @@ options = {"output_dir": "made/again", "repo_id": "me/again", "num_workers": 2}
 made = reencode_dataset(videos, "h264", **options)
 assert made.num_episodes == 3
 """,
+    "check": """
+import demoreel
+demoreel.check("videos", deep=True)
+demoreel.repair("videos", "made/repaired")
+""",
+    "stats": """
+from demoreel.torch import LeRobotDataset, delete_episodes, modify_tasks, recompute_stats
+kept = delete_episodes(LeRobotDataset("me/videos", root="videos"), [0], "made/kept", "me/kept")
+modify_tasks(recompute_stats(kept, skip_image_video=False, num_workers=2), new_task="sit")
+assert kept.num_episodes == 2
+""",
     "record": """
 import demoreel
 features = {"observation.images.front": {"dtype": "video", "shape": (64, 64, 3), "names": None}}

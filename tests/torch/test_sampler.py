@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, RandomSampler
 
 from demoreel.errors import ArgumentError
-from demoreel.torch import PrefetchBatchSampler
+from demoreel.testing import make_dataset
+from demoreel.torch import (
+    EpisodeAwareSampler,
+    LeRobotDataset,
+    PrefetchBatchSampler,
+    WeightedSampler,
+    compute_sampler_state,
+)
 
 
 class Noting(Dataset):
@@ -85,3 +93,86 @@ def test_another_number_of_workers():
 def test_what_makes_no_sense(options):
     with pytest.raises(ArgumentError):
         PrefetchBatchSampler(range(4), **options)
+
+
+class TestEpisodeAware:
+    def sampler(self, **options):
+        return EpisodeAwareSampler([0, 10, 25, 27], [10, 25, 27, 40], **options)
+
+    def test_bounds(self):
+        found = self.sampler(
+            drop_n_first_frames=2, drop_n_last_frames=3, episode_indices_to_use=[0, 2, 3]
+        )
+        assert list(found) == found.indices == [*range(2, 7), *range(29, 37)]
+        assert len(found) == 13
+        items = {frame: 1000 + frame for frame in range(40)}
+        assert list(self.sampler(absolute_to_relative_idx=items))[:2] == [1000, 1001]
+
+    def test_epochs_and_states(self):
+        one, other = self.sampler(shuffle=True, seed=3), self.sampler(shuffle=True, seed=3)
+        first, second = list(one), list(one)
+        assert sorted(first) == sorted(second) == list(range(40))
+        assert first != second
+        assert one.state_dict() == {"epoch": 2, "start_index": 0}
+        other.load_state_dict(compute_sampler_state(7, 40, 4, 2))  # 5 steps to an epoch
+        assert list(other) == second[16:]
+        other.set_epoch(0)
+        assert list(other) == first
+
+    def test_ranks_divide_an_epoch(self):
+        whole = list(self.sampler(shuffle=True, seed=3))
+        ranks = [self.sampler(shuffle=True, seed=3, rank=r, world_size=3) for r in range(3)]
+        assert [list(rank) for rank in ranks] == [whole[r:39:3] for r in range(3)]
+        assert len(ranks[0]) == 13
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"drop_n_first_frames": -1},
+            {"drop_n_last_frames": -1},
+            {"drop_n_last_frames": 15},
+            {"episode_indices_to_use": []},
+        ],
+    )
+    def test_refused(self, options):
+        with pytest.raises(ValueError, match=r"must be|No frame"):
+            self.sampler(**options)
+        with pytest.raises(ValueError, match="same length"):
+            EpisodeAwareSampler([0], [1, 2])
+
+
+class TestWeighted:
+    def test_every_frame_comes_as_often_as_its_score_says(self):
+        scores = np.random.default_rng(0).random(300) * (np.arange(300) % 3 > 0)
+        sampler = WeightedSampler(scores, num_samples=5000, seed=1)
+        found = list(sampler)
+        often = np.bincount(found, minlength=300)
+        assert (np.abs(often - 5000 * scores / scores.sum()) < 1 + 1e-9).all()
+        assert not often[scores == 0].any()
+        assert found != sorted(found)
+        again = WeightedSampler(scores, num_samples=5000, seed=1)
+        again.load_state_dict({"epoch": 0, "start_index": 4000})
+        assert list(again) == found[4000:]
+        assert list(again) != found
+
+    def test_ranks_and_columns(self, tmp_path):
+        root = make_dataset(
+            tmp_path / "d", episodes=[9, 8], cameras=0,
+            features={"score": {"dtype": "float32", "shape": [1]}},
+        )  # fmt: skip
+        dataset = LeRobotDataset("me/d", root)
+        scores = np.abs([float(dataset[n]["score"]) for n in range(17)])
+        ranks = [WeightedSampler(scores, rank=r, world_size=2) for r in range(2)]
+        both = [n for pair in zip(*ranks, strict=True) for n in pair]
+        assert both == list(WeightedSampler(scores))[:16]
+        if min(float(dataset[n]["score"]) for n in range(17)) >= 0:
+            assert len(list(WeightedSampler("score", dataset))) == 17
+        with pytest.raises(ArgumentError, match="no column"):
+            WeightedSampler("nothing", dataset)
+        with pytest.raises(ArgumentError, match="dataset="):
+            WeightedSampler("score")
+
+    @pytest.mark.parametrize("scores", [[], [0, 0], [1, -1], [1, float("nan")]])
+    def test_refused(self, scores):
+        with pytest.raises(ArgumentError, match="Scores"):
+            WeightedSampler(scores)

@@ -366,6 +366,16 @@ def test_what_is_rendered_can_be_cancelled_and_gone_on_with(ask, root, tmp_path,
     assert len(demoreel.open(tmp_path / "made").episodes) == 3
 
 
+def test_the_command_lists_what_is_to_be_recorded_again(ask, root, capsys):
+    client = ask(root)
+    put(client, 0, {"2": {"redo": True}, "3": {"flag": "bad"}})
+    assert main(["episodes", str(root), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["episodes"]
+    assert [each["record_again"] for each in listed] == [False, False, True, False]
+    assert main(["episodes", str(root)]) == 0
+    assert "to be recorded again: 2" in capsys.readouterr().err
+
+
 def episode_page(page, viewer, episode: int) -> None:
     page.goto(viewer.address)
     page.wait_for_selector(f"[data-episode='{episode}']")

@@ -44,6 +44,7 @@ CODED = {
     "h264 with B-frames": {"codec": "h264", "gop": 12, "b_frames": 2},
     "av1": {"codec": "av1", "gop": 2},
     "vp9, one long GOP": {"codec": "vp9", "gop": 250, "fps": 50},
+    "av1, one long GOP": {"codec": "av1", "gop": 250, "fps": 30},
 }
 
 
@@ -58,6 +59,17 @@ def test_every_frame_is_the_one_that_the_page_names(page, serve, tmp_path, coded
         seek(page, frame)
         for camera in (CAMERA, "observation.images.cam1"):
             assert shown(page, camera) == (frame, 1, frame)
+    for frame in (50, 7):  # the slider, as a hand moves it
+        page.evaluate(
+            """(frame) => {
+                const slider = document.querySelector("input[type=range]");
+                slider.value = frame;
+                slider.dispatchEvent(new Event("input"));
+            }""",
+            frame,
+        )
+        page.wait_for_selector(f"main[data-shown='{frame}']")
+        assert shown(page) == (frame, 1, frame)
     for key, frame in (("Home", 0), ("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
         page.keyboard.press(key)
         page.wait_for_selector(f"main[data-shown='{frame}']")

@@ -33,7 +33,7 @@ _MODULES = {
     **{name: name for name in ("info", "episodes", "frame", "bench", "sql", "stats", "convert")},
     **{name: name for name in ("record", "diff", "check", "repair", "push", "pull", "finish")},
     **dict.fromkeys(("versions", "tag", "checkout"), "versions"),
-    **{name: name for name in ("clean", "cut", "view")},
+    **{name: name for name in ("clean", "cut", "mix", "view")},
 }
 """The module of each verb, in the order of the help."""
 

@@ -37,21 +37,26 @@ def episodes(
 ) -> None:
     """List the episodes: length, task and files of each.
 
-    Rows are printed while they are read. A pipe gets cells separated by tabs.
+    Those that the viewer's draft asks to be recorded again are named at the end. Rows are printed
+    while they are read. A pipe gets cells separated by tabs.
     """
     import demoreel
+    from demoreel.view.draft import to_record_again
 
     dataset = demoreel.open(path)
+    again = to_record_again(dataset)
     if limit is None and out.is_terminal and not out.json:
         limit = _SHOWN_IN_A_TERMINAL
     shown = itertools.islice(dataset.episodes, limit or None)
     if out.json:
-        _print_json(dataset, shown)
+        _print_json(dataset, shown, again)
         return
     out.stream(_columns(dataset), (_row(episode, dataset.fps) for episode in shown))
     hidden = len(dataset.episodes) - (limit or len(dataset.episodes))
     if hidden > 0:
         out.note(f"and {hidden:,} more; --limit 0 shows all")
+    if again:
+        out.note(f"to be recorded again: {', '.join(map(str, sorted(again)))}")
 
 
 def _columns(dataset: Dataset) -> list[TableColumn]:
@@ -79,13 +84,13 @@ def _row(episode: Episode, fps: float) -> tuple[str, ...]:
     )
 
 
-def _print_json(dataset: Dataset, shown: Iterator[Episode]) -> None:
+def _print_json(dataset: Dataset, shown: Iterator[Episode], again: set[int]) -> None:
     """Print one object, an episode at a time: the whole text may be larger than memory."""
     head = {"path": dataset.uri or str(dataset.root), "total": len(dataset.episodes)}
     print(json_text(head)[:-1] + ', "episodes": [', end="")
     separator = "\n  "
     for episode in shown:
-        facts = json_text(_facts(episode, dataset.fps))
+        facts = json_text({**_facts(episode, dataset.fps), "record_again": episode.index in again})
         print(separator, facts, end="", sep="")
         separator = ",\n  "
     print("\n]}")

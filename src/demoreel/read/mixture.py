@@ -111,6 +111,7 @@ class MixtureReader:
         self.missing = missing
         self.image_size = image_size
         self.weights, self.epoch_samples = weights_of(listed, self.sizes, weights, temperature)
+        self.depth_unit = depth_unit
         self.notes: list[str] = []
         self.dropped: dict[str, tuple[int, ...]] = {}
         self.keys = self._agreed(windows or {}, tolerance_s, cameras, dict(pad or {}))
@@ -207,7 +208,6 @@ class MixtureReader:
             if lacking and self.missing == "error":
                 without = self.parts[lacking[0]]
                 problems.append(f"{without.name} lacks {key}, which {having[0].name} has")
-                continue
             one = self._agreed_key(key, having, pad.get(key), problems)
             if one is not None:
                 found[key] = replace(one, missing=lacking, offsets=offsets.get(key))
@@ -387,7 +387,7 @@ class MixtureReader:
                 column = make((size, *steps, *found.shape), found.dtype)
                 for (part, places), own in every:
                     if key in own:
-                        values = self._numbers(part, key, own[key])
+                        values = self.numbers(part, key, own[key])
                         if part.number in found.padded:
                             column[places, ..., : values.shape[-1]] = values
                         else:
@@ -406,7 +406,8 @@ class MixtureReader:
         whole["normalization_key"] = keys
         return whole
 
-    def _numbers(self, part: OpenPart, key: str, column: np.ndarray) -> np.ndarray:
+    def numbers(self, part: OpenPart, key: str, column: np.ndarray) -> np.ndarray:
+        """Return a column of a part with the mixture's numbers of tasks."""
         if part.source_of[key] != "task_index":
             return column
         own, mine = self._task_numbers[part.number]
@@ -498,6 +499,13 @@ class MixtureReader:
             )
         return rows
 
+    @staticmethod
+    def changes(row: Mapping[str, Any]) -> str:
+        """Return in words what is done to the samples of a part, of which this is the row."""
+        said = [f"{key} padded from {a} to {b}" for key, (a, b) in row["padded"].items()]
+        said += [f"{key} missing" for key in row["missing"]]
+        return "; ".join([*said, *([f"windows {row['resampled']}"] if row["resampled"] else [])])
+
     def __str__(self) -> str:
         lines = [
             f"Mixture of {count(len(self.parts), 'part')}, {count(sum(self.sizes), 'frame')}; "
@@ -505,7 +513,7 @@ class MixtureReader:
         ]
         head = ("part", "frames", "probability", "epochs", "changes")
         rows = [head, *((r["name"], f"{r['frames']:,}", f"{r['probability']:.6g}",
-                         f"{r['epochs']:.4g}", _changes(r)) for r in self.table())]  # fmt: skip
+                         f"{r['epochs']:.4g}", self.changes(r)) for r in self.table())]  # fmt: skip
         widths = [max(len(row[place]) for row in rows) for place in range(4)]
         for row in rows:
             cells = [row[0].ljust(widths[0])]
@@ -547,12 +555,6 @@ def _followed(part: OpenPart, read: Callable[[], list[Batch]]) -> Callable[[], l
 def _all_meanwhile(begun: Iterable[Begun]) -> None:
     for one in begun:
         one.meanwhile()
-
-
-def _changes(row: Mapping[str, Any]) -> str:
-    said = [f"{key} padded from {a} to {b}" for key, (a, b) in row["padded"].items()]
-    said += [f"{key} missing" for key in row["missing"]]
-    return "; ".join([*said, *([f"windows {row['resampled']}"] if row["resampled"] else [])])
 
 
 def _kind(feature: Feature) -> str:

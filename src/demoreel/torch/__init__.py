@@ -16,9 +16,15 @@ except ImportError as error:
 
 from demoreel.torch.dataset import LeRobotDataset
 from demoreel.torch.metadata import LeRobotDatasetMetadata
-from demoreel.torch.sampler import PrefetchBatchSampler
+from demoreel.torch.sampler import (
+    EpisodeAwareSampler,
+    PrefetchBatchSampler,
+    WeightedSampler,
+    compute_sampler_state,
+)
 
 if TYPE_CHECKING:
+    from demoreel.read.splits import eval_split, split_episodes
     from demoreel.torch.dataset_tools import (
         add_features,
         aggregate_datasets,
@@ -32,26 +38,36 @@ if TYPE_CHECKING:
         remove_feature,
         split_dataset,
     )
+    from demoreel.torch.device_loader import DeviceLoader, to_device
     from demoreel.torch.lance import LeRobotLanceDataset, LeRobotLanceVideoDataset
+    from demoreel.torch.mixture import Mixture, MixtureMetadata, Part
     from demoreel.torch.multi import MultiLeRobotDataset
     from demoreel.torch.recording import VideoEncodingManager
     from demoreel.torch.reuse import ReuseSampler
     from demoreel.torch.streaming import StreamingLeRobotDataset
 
 __all__ = [
+    "DeviceLoader",
+    "EpisodeAwareSampler",
     "LeRobotDataset",
     "LeRobotDatasetMetadata",
     "LeRobotLanceDataset",
     "LeRobotLanceVideoDataset",
+    "Mixture",
+    "MixtureMetadata",
     "MultiLeRobotDataset",
+    "Part",
     "PrefetchBatchSampler",
     "ReuseSampler",
     "StreamingLeRobotDataset",
     "VideoEncodingManager",
+    "WeightedSampler",
     "add_features",
     "aggregate_datasets",
+    "compute_sampler_state",
     "convert_image_to_video_dataset",
     "delete_episodes",
+    "eval_split",
     "merge_datasets",
     "modify_features",
     "modify_tasks",
@@ -59,15 +75,22 @@ __all__ = [
     "reencode_dataset",
     "remove_feature",
     "split_dataset",
+    "split_episodes",
+    "to_device",
 ]
 
 _HOMES = {
+    "DeviceLoader": "device_loader",
     "LeRobotLanceDataset": "lance",
     "LeRobotLanceVideoDataset": "lance",
+    "Mixture": "mixture",
+    "MixtureMetadata": "mixture",
     "MultiLeRobotDataset": "multi",
+    "Part": "mixture",
     "ReuseSampler": "reuse",
     "StreamingLeRobotDataset": "streaming",
     "VideoEncodingManager": "recording",
+    "to_device": "device_loader",
 }
 """Where names are that load when they are first asked for; the others are dataset tools."""
 
@@ -79,7 +102,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'dataset_tools')}"), name)
+    home = f"{__name__}.{_HOMES.get(name, 'dataset_tools')}"
+    if name in ("eval_split", "split_episodes"):
+        home = "demoreel.read.splits"
+    return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.datastructures import QueryParams
@@ -20,6 +21,7 @@ from demoreel.view.answers import (
     taking_bytes,
 )
 from demoreel.view.datasets import Shown, ShownDataset
+from demoreel.view.draft import Drafts
 from demoreel.view.episodes import (
     KNOWN_AT_ONCE,
     EpisodeFilter,
@@ -44,13 +46,15 @@ class Analysis:
         shown: The datasets.
         jobs: Where work runs that takes longer than a request.
         predictions: Files of predicted actions.
+        drafts: What was changed on the pages.
     """
 
-    def __init__(self, shown: Shown, jobs: Jobs, predictions: Predictions) -> None:
+    def __init__(self, shown: Shown, jobs: Jobs, predictions: Predictions, drafts: Drafts) -> None:
         self._shown = shown
         self._measured = EpisodeMeasures(jobs)
         self._checks = Checks(jobs)
         self._predictions = predictions
+        self._drafts = drafts
         self._samples = Samples()
         self._sizes: dict[str, tuple[int, dict[str, Any]]] = {}
         self._pages: dict[str, tuple[int, EpisodePages]] = {}
@@ -82,7 +86,10 @@ class Analysis:
         revision, pages = self._pages.get(shown.id, (-1, None))
         if pages is None or revision != shown.revision:
             pages = EpisodePages(
-                dataset, lambda: self._measured.known(shown.id), lambda: self._checks.of(shown)
+                dataset,
+                lambda: self._measured.known(shown.id),
+                lambda: self._checks.of(shown),
+                lambda: _flags_of(self._drafts.read(shown)),
             )
             self._pages[shown.id] = shown.revision, pages
         return pages
@@ -185,6 +192,16 @@ class Analysis:
         columns = self._predictions.columns(number, episode, length)
         facts, data = packed_columns(columns, length)
         return columns_answer({**facts, "frames": None, "of": length}, data)
+
+
+def _flags_of(draft: Mapping[str, Any]) -> dict[int, float]:
+    """Return what was said of episodes, to sort by: the score, then good before bad."""
+    found = {}
+    for number, change in draft["episodes"].items():
+        flag = {"good": 0.5, "bad": -0.5}.get(change.get("flag"), 0.0)
+        if flag or change.get("score"):
+            found[int(number)] = (change.get("score") or 0) + flag
+    return found
 
 
 def _numbers(asked: QueryParams, name: str) -> list[int]:

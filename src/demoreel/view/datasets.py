@@ -13,6 +13,7 @@ from demoreel.errors import DatasetNotFoundError
 from demoreel.layouts.detect import layout_of
 from demoreel.layouts.meta import read_info
 from demoreel.media.video import VideoClip
+from demoreel.model import Feature
 from demoreel.read.dataset import Dataset
 from demoreel.read.follow import has_changed
 from demoreel.storage.store import is_uri
@@ -166,7 +167,7 @@ def describe(shown: ShownDataset) -> dict[str, Any]:
         feature.key: {
             "dtype": feature.dtype,
             "shape": list(feature.shape),
-            "names": _names(feature.names, feature.shape),
+            "names": names_of(feature),
             "kind": "camera" if feature.is_camera else "number" if feature.is_numeric else "text",
             "depth": feature.is_depth,
             "size": list(feature.image_shape[:2]) if feature.is_camera else None,
@@ -227,13 +228,14 @@ def _longest_gop(clip: VideoClip, length: int) -> int:
     return int((packets - index.start_of[packets]).max(initial=0)) + 1
 
 
-def _names(names: object, shape: Sequence[int]) -> list[str] | None:
-    """Return a name for each dimension, as far as the dataset says one."""
+def names_of(feature: Feature) -> list[str] | None:
+    """Return a name for each dimension of a feature, as far as the dataset says one."""
+    names: object = feature.names
     while isinstance(names, dict):
         names = [name for part in names.values() for name in _flat(part)] if names else None
     flat = _flat(names)
     size = 1
-    for length in shape:
+    for length in feature.shape:
         size *= int(length)
     return flat if len(flat) == size else None
 

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demoreel.edit.clips import Clip, CutList, Labels
-from demoreel.errors import ArgumentError, DatasetBusyError
+from demoreel.errors import ArgumentError, DatasetBusyError, DemoreelError
 from demoreel.model import Episodes
 from demoreel.storage.commit.files import write_file
 from demoreel.storage.external import state_folder
@@ -44,6 +44,7 @@ from demoreel.view.datasets import ShownDataset
 
 if TYPE_CHECKING:
     from demoreel.edit.cut import Cut
+    from demoreel.read.dataset import Dataset
 
 FORMAT, VERSION = "demoreel.draft", 1
 _LABELS = ("success", "score", "flag", "persistent", "events")
@@ -151,6 +152,26 @@ class Drafts:
 
     def _path(self, shown: ShownDataset) -> Path:
         return self._folder / f"{shown.id}.json"
+
+
+def to_record_again(dataset: Dataset) -> set[int]:
+    """Return the episodes that the viewer's draft of a dataset asks to be recorded again.
+
+    Cost: one small file; nothing where there is no draft. A draft that is damaged asks for nothing.
+    """
+    place = dataset.uri or os.path.abspath(dataset.root)
+    shown = ShownDataset("", place, {})
+    path = state_folder() / "drafts" / f"{shown.id}.json"
+    if not path.is_file():
+        return set()
+    try:
+        draft = read_json(path)
+        if not isinstance(draft, dict) or not _is_for(draft, dataset.episodes):
+            return set()
+        changes = _checked(draft.get("episodes"), dataset.episodes)
+    except DemoreelError:
+        return set()
+    return {int(name) for name, change in changes.items() if change.get("redo")}
 
 
 def _is_for(draft: Mapping[str, Any], known: Episodes) -> bool:

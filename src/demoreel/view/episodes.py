@@ -73,6 +73,7 @@ class EpisodePages:
         dataset: The dataset.
         measures: Returns what was measured so far; None before it was asked for.
         findings: Returns what ``check`` has found.
+        flags: Returns what a person has said of episodes, as a number, by their own numbers.
     """
 
     def __init__(
@@ -80,10 +81,12 @@ class EpisodePages:
         dataset: Dataset,
         measures: Callable[[], MeasureTable | None] | None = None,
         findings: Callable[[], EpisodeFindings] | None = None,
+        flags: Callable[[], Mapping[int, float]] | None = None,
     ) -> None:
         self._dataset = dataset
         self._measures = measures
         self._findings = findings or EpisodeFindings
+        self._flags = flags or dict
         self._orders: OrderedDict[tuple[object, ...], np.ndarray] = OrderedDict()
         self._lock = threading.Lock()  # each request has a thread of its own
         self._tasks: _Tasks | None = None
@@ -102,7 +105,8 @@ class EpisodePages:
         Args:
             first: Its first row.
             count: How many, ``MOST_ROWS`` at the most.
-            sort: ``index``, ``length``, ``task``, ``findings``, ``outliers`` or a measure.
+            sort: ``index``, ``length``, ``task``, ``findings``, ``outliers``, ``flags`` or a
+                measure.
             descending: Whether to begin with the largest; what is not known is last either way.
             chosen: Which episodes.
 
@@ -141,6 +145,8 @@ class EpisodePages:
         state = (table.done if table is not None else 0, self._findings().version)
         uses = sort not in KNOWN_AT_ONCE or chosen.ranges or chosen.only
         key = (sort, descending, chosen, state if uses else None)
+        if sort == "flags":  # they change as a person works
+            return self._made_order(sort, descending, chosen)
         with self._lock:
             known = self._orders.pop(key, None)
         order = self._made_order(sort, descending, chosen) if known is None else known
@@ -193,6 +199,12 @@ class EpisodePages:
             for number, (count, worst, _) in self._findings().by_episode.items():
                 with contextlib.suppress(OutOfRangeError):  # of a dataset that is shorter now
                     values[every.position_of(number)] = (worst + 1) * 1e6 + count
+            return values
+        if key == "flags":
+            values = np.full(len(every), np.nan)
+            for number, value in self._flags().items():
+                with contextlib.suppress(OutOfRangeError):
+                    values[every.position_of(number)] = value
             return values
         if table is None:
             raise ArgumentError(f"There is no column {key[:80]!r}.", hint="reload the page")

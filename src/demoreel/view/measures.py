@@ -9,7 +9,6 @@ are recorded later are measured alone.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import threading
 from collections.abc import Iterable, Mapping
@@ -22,7 +21,8 @@ import numpy as np
 from demoreel.errors import ArgumentError, DemoreelError, first_line
 from demoreel.layouts.base import Reader
 from demoreel.read.dataset import Dataset
-from demoreel.storage.commit.files import write_file
+from demoreel.storage.commit.files import write_whole
+from demoreel.view.datasets import names_of
 from demoreel.view.jobs import Job, Jobs, Report
 
 MOST_DIMENSIONS = 64
@@ -31,6 +31,7 @@ _ROWS = 100_000  # of a portion
 _STILL = 0.03  # of a dimension's range in a second: slower is idle
 _FAR = 6.0  # robust standard deviations from the median: an outlier
 _VERSION = 1
+_MOST_PROBLEMS = 20
 _TAIL = 0.005  # of the episodes beyond either end of a plot's axis
 _FEW = 8  # of fewer episodes, none is far from the others
 _BESIDES = 255  # the bin of what is not known
@@ -289,11 +290,13 @@ class EpisodeMeasures:
         try:
             rows = dataset.following(lambda: dataset.reader.rows_once(first, stop))
         except DemoreelError as error:
+            if len(table.problems) >= _MOST_PROBLEMS:
+                return  # where much is missing, the rest is not looked for one by one
             if stop - first > 1:  # one damaged table is not the end of the others
                 middle = (first + stop) // 2
                 for begin, end in ((first, middle), (middle, stop)):
                     self._portion(dataset, table, spans, begin, end, fps)
-            elif len(table.problems) < 20:
+            else:
                 number = int(dataset.reader.episodes.episode_index[first])
                 table.problems.append(f"episode {number}: {first_line(error)}")
             return
@@ -307,12 +310,17 @@ class EpisodeMeasures:
                 table.values[place, first:stop] = found[measure.key]
 
     def _keep(self, id: str, reader: Reader, table: MeasureTable) -> None:
-        told = _told(reader, table.measures, table.done)
-        buffer = io.BytesIO()
-        np.savez(buffer, values=table.values, told=np.array(told))
+        if table.problems:
+            return  # tables may be fetched or restored, and the metadata tell nothing of that
+        told = np.array(_told(reader, table.measures, table.done))
+
+        def write(path: Path) -> None:
+            with path.open("wb") as file:
+                np.savez(file, values=table.values, told=told)
+
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_file(self._path(id), buffer.getvalue())
+            write_whole(self._path(id), write)
         except OSError:
             return  # a cache that cannot be written is measured anew the next time
 
@@ -369,8 +377,11 @@ def _measures_of(reader: Reader) -> tuple[Measure, ...]:
         if key in features and features[key].is_numeric:
             found.append(Measure(key.removeprefix("next."), title, key == "next.reward"))
     for key, size in reversed(signals.items()):
+        names = names_of(features[key])
         for dimension in range(size):
-            found.append(Measure(f"{key}[{dimension}]", f"mean of {key}[{dimension}]", True))
+            name = names[dimension] if names else f"{key}[{dimension}]"
+            title = f"mean of {key}: {name}" if names else f"mean of {name}"
+            found.append(Measure(f"{key}[{dimension}]", title, True))
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from demoreel.errors import ArgumentError, MissingExtraError, TargetExistsError
 from demoreel.read.dataset import Dataset
-from demoreel.storage.commit.files import write_whole
+from demoreel.storage.commit.files import sync_path, write_whole
 from demoreel.view.frames import jpeg_of
 
 _FRAME, _TIME = "frame", "time"
@@ -44,6 +44,7 @@ def write_recording(dataset: Dataset, episode: int, path: str | Path) -> Path:
         stream = _stream(rerun, dataset, episode)
         stream.save(fresh)
         log_episode(rerun, stream, dataset, episode)
+        sync_path(fresh)
 
     write_whole(target, write)
     return target

@@ -192,7 +192,7 @@ class Viewer:
         self.jobs = Jobs()
         self._drafts = Drafts()
         self._read_only = read_only
-        self._analysis = Analysis(self.shown, self.jobs, Predictions(predictions))
+        self._analysis = Analysis(self.shown, self.jobs, Predictions(predictions), self._drafts)
 
     def app(self, token: str, hosts: Sequence[str] | None) -> App:
         """Return the application, as uvicorn runs it."""

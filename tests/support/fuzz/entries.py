@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,12 @@ def _stream(root: Place, out: Path) -> str:
     from demoreel.torch import StreamingLeRobotDataset
 
     return f"{len(next(iter(StreamingLeRobotDataset('stranger/set', root=root))))} keys"
+
+
+def _mix(root: Place, out: Path) -> str:
+    config = out / "mix.json"
+    config.write_text(json.dumps({"parts": [str(root), {"source": str(root), "name": "again"}]}))
+    return _command("mix", str(config), "--json")(root, out)
 
 
 def _pull(root: Place, out: Path) -> str:
@@ -200,6 +207,7 @@ ENTRIES: Mapping[str, Entry] = {
         _command("convert", "{root}", "{out}/lance", "--to", "lance-video"),
         ("convert_to_lance", "convert_to_lance_video"),
     ),
+    "mix": Entry(_mix, ("mix",)),
     "view": Entry(_view, ("view",)),
     "cut": Entry(_cut, ("cut",)),
     "diff": Entry(_diff, ("diff",)),

@@ -12,18 +12,15 @@ const TALLEST = 8e6; // pixels; browsers stop near 16 million
 const NUMBERS = new Set(["#", "frames", "time", "idle", "jerk"]);
 
 // What a column is sorted by, its head, its width, and what it shows of a row.
-function columnsOf(info) {
-  const has = (key) => key in info.features;
-  return [
-    ["index", "#", "64px"], [null, "first frame", "96px"], ["length", "frames", "72px"], [null, "time", "72px"], ["task", "task", "minmax(140px, 1fr)"], [null, "motion", "136px"],
-    ["idle", "idle", "56px"], ["jerk", "jerk", "64px"], has("next.success") && ["success", "success", "64px"], ["outliers", "outlier", "60px"], ["findings", "check", "64px"], [null, "flags", "80px"],
-  ].filter(Boolean);
-}
+const COLUMNS = [
+  ["index", "#", "64px"], [null, "first frame", "96px"], ["length", "frames", "72px"], [null, "time", "72px"], ["task", "task", "minmax(140px, 1fr)"], [null, "motion", "136px"],
+  ["idle", "idle", "56px"], ["jerk", "jerk", "64px"], ["success", "success", "64px"], ["outliers", "outlier", "60px"], ["findings", "check", "64px"], ["flags", "flags", "80px"],
+];
 
 export async function showDataset(main, id, asked) {
   const [info, draft] = await Promise.all([getJson(`/api/d/${id}`), draftOf(id)]);
   const cameras = Object.entries(info.features).filter(([, feature]) => feature.kind === "camera");
-  const columns = columnsOf(info), template = columns.map(([, , width]) => width).join(" ");
+  const columns = COLUMNS, template = columns.map(([, , width]) => width).join(" ");
   setPath([["datasets", "#/"], [info.name]]);
   document.getElementById("facts").append([info.layout, info.robot, count(info.episodes, "episode"),
     duration(info.frames / info.fps), `${info.fps} fps`, count(cameras.length, "camera")].filter(Boolean).join(" · "));
@@ -131,10 +128,14 @@ export async function showDataset(main, id, asked) {
   };
 
   const rowHeight = () => Math.min(ROW, TALLEST / Math.max(1, state.total));
+  const isTall = () => rowHeight() < ROW;
+  const inView = () => Math.max(1, Math.floor(scroll.clientHeight / ROW));
+  // Where the table is taller than a browser can scroll, the bar's whole way is that of all rows.
+  const way = () => Math.max(1, state.total * rowHeight() - scroll.clientHeight);
+  const firstInView = () => (isTall() ? Math.round(scroll.scrollTop / way() * (state.total - inView())) : Math.floor(scroll.scrollTop / ROW));
   const visible = () => {
-    // Where the table is taller than a browser can scroll, a pixel of the bar is more than one row's.
-    const first = Math.floor(scroll.scrollTop / rowHeight());
-    return [Math.max(0, first - 2), Math.min(state.total, first + Math.ceil(scroll.clientHeight / ROW) + 3)];
+    const first = firstInView();
+    return [Math.max(0, first - (isTall() ? 0 : 2)), Math.min(state.total, first + inView() + 3)];
   };
 
   function draw() {
@@ -142,7 +143,7 @@ export async function showDataset(main, id, asked) {
     tall.style.height = `${state.total * rowHeight()}px`;
     note.textContent = `${count(state.total, "episode")}${state.of !== undefined && state.of !== state.total ? ` of ${state.of.toLocaleString("en")}` : ""}`;
     const [first, stop] = visible();
-    const top = first * rowHeight();
+    const top = isTall() ? scroll.scrollTop : first * ROW;
     clear(tall);
     const missing = [];
     for (let place = first; place < stop; place++) {
@@ -180,10 +181,8 @@ export async function showDataset(main, id, asked) {
   // Known later than the row: how still and rough it is, and what is wrong with it.
   function more(row) {
     const cells = [element("span", { class: "number" }, row.idle === undefined || row.idle === null ? "" : `${Math.round(100 * row.idle)} %`), element("span", { class: "number" }, short(row.jerk ?? NaN))];
-    if (columns.some(([key]) => key === "success")) {
-      const success = draft.of(row.index).success ?? (row.success === undefined || row.success === null ? null : row.success > 0);
-      cells.push(success === null ? element("span", {}) : element("span", { class: `mark ${success ? "good" : "error"}`, role: "img", "aria-label": success ? "success" : "failure" }, success ? "✓" : "✗"));
-    }
+    const success = draft.of(row.index).success ?? (row.success === undefined || row.success === null ? null : row.success > 0);
+    cells.push(success === null ? element("span", {}) : element("span", { class: `mark ${success ? "good" : "error"}`, role: "img", "aria-label": success ? "success" : "failure" }, success ? "✓" : "✗"));
     cells.push(row.far?.length ? element("span", { class: "far", title: `far from the others in ${row.far.join(", ")}` }, `◎ ${row.far.length}`) : element("span", {}));
     cells.push(row.findings ? element("span", { title: `${count(row.findings, "finding")} of check` }, mark(row.worst), ` ${row.findings}`) : element("span", {}));
     cells.push(element("span", { class: "flags" }, flagsOf(draft.of(row.index))));
@@ -255,9 +254,14 @@ export async function showDataset(main, id, asked) {
   };
   const move = (by) => {
     state.at = Math.max(0, Math.min(state.total - 1, state.at + by));
-    const top = state.at * rowHeight();
-    if (top < scroll.scrollTop) scroll.scrollTop = top;
-    else if (top + ROW > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = top + ROW - scroll.clientHeight;
+    if (isTall()) {
+      const first = firstInView(), wanted = state.at < first ? state.at : Math.max(first, state.at - inView() + 1);
+      if (wanted !== first) scroll.scrollTop = wanted / (state.total - inView()) * way();
+    } else {
+      const top = state.at * ROW;
+      if (top < scroll.scrollTop) scroll.scrollTop = top;
+      else if (top + ROW > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = top + ROW - scroll.clientHeight;
+    }
     draw();
   };
   setKeys([
@@ -304,12 +308,9 @@ export async function showDataset(main, id, asked) {
   return () => { state.left = true; findings.close(); changes.leave(); draft.listeners.delete(draw); clearInterval(watch); resized.disconnect(); waiting.abort(); };
 }
 
-// What a person has said of an episode: stars, good or bad.
+// What a person has said of an episode: a score, good or bad, to be recorded again.
 function flagsOf(change) {
-  const parts = [];
-  if (change.stars) parts.push("★".repeat(change.stars));
-  if (change.flag) parts.push(String(change.flag));
-  return parts.join(" ");
+  return [change.score && `★${change.score}`, change.flag, change.redo && "⟲"].filter(Boolean).join(" ");
 }
 
 function drawSpark(canvas, values) {
