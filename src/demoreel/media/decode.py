@@ -172,7 +172,12 @@ def _decode(
     return [frame for frame in frames if frame.pts is not None and frame.pts >= span.start]
 
 
-def _read(span: GopSpan, packets: np.ndarray) -> list[av.Packet[Any]]:
+def packet_bytes(span: GopSpan, packets: np.ndarray) -> list[bytes]:
+    """Return the bytes of these packets of a span, with one read.
+
+    Raises:
+        VideoError: The video is cut off before them.
+    """
     offsets = span.index.offset[packets].tolist()
     sizes = span.index.size[packets].tolist()
     begin = min(offsets)
@@ -185,12 +190,19 @@ def _read(span: GopSpan, packets: np.ndarray) -> list[av.Packet[Any]]:
             hint="restore the file from a copy",
             file=span.name,
         )
+    return [
+        data[offset - begin : offset - begin + size]
+        for offset, size in zip(offsets, sizes, strict=True)
+    ]
+
+
+def _read(span: GopSpan, packets: np.ndarray) -> list[av.Packet[Any]]:
     found = []
-    for number, offset, size in zip(packets.tolist(), offsets, sizes, strict=True):
+    for number, data in zip(packets.tolist(), packet_bytes(span, packets), strict=True):
         # Codecs read past a packet's end. A packet made from bytes is only a view of them, with
         # whatever lies behind; one made by size ends in the zeros that codecs rely on.
-        packet = av.Packet(size)
-        packet.update(data[offset - begin : offset - begin + size])
+        packet = av.Packet(len(data))
+        packet.update(data)
         # The packet's number travels through the codec as the time stamp, so reordered, dropped
         # and hidden frames cannot be taken for one another.
         packet.pts = number
@@ -445,7 +457,7 @@ def default_threads() -> int:
     return os.cpu_count() or 1
 
 
-def begins_anew(video: Video, packet: int) -> bool:
+def begins_anew(video: Video | GopSpan, packet: int) -> bool:
     """Whether nothing that is decoded before a keyframe matters to what comes after.
 
     Decoding from keyframe to keyframe does not need it. But a player that runs on from one clip
@@ -481,7 +493,7 @@ def with_lead_in(index: PacketIndex, packet: int) -> int:
     return max(0, int(index.start_of[max(0, packet - _LEAD_IN)]))
 
 
-def _units(video: Video, data: bytes) -> Iterator[int]:
+def _units(video: Video | GopSpan, data: bytes) -> Iterator[int]:
     """Yield the kinds of a packet's units, as far as they can be read."""
     codec = video.index.codec
     header = codec.extradata or b""
