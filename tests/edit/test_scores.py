@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -137,3 +138,47 @@ def test_the_command_says_nothing_where_nothing_is_lost(source, tmp_path, capsys
 
     assert main(["cut", "delete", str(source), str(tmp_path / "n"), "-e", "0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dropped"] == []
+
+
+@pytest.mark.parametrize("layout", ["v3.0", "lance-video"])
+def test_they_follow_a_cut_of_a_dataset_in_a_store(source, s3, proxy, tmp_path, layout):
+    root = source
+    if layout != "v3.0":
+        root = tmp_path / "lance"
+        demoreel.convert(source, root, to=layout)
+    uri = s3.upload(root, f"{uuid.uuid4().hex[:8]}/scored")
+    done = demoreel.cut(uri).delete([1]).trim(2, 1).label(3, score=2).render(tmp_path / "new")
+    assert [what for what in done.dropped if "parquet" in what or "scores" in what] == []
+    rows = rows_of(tmp_path / "new/scores/progress.parquet", *WHO, "progress")
+    assert rows == expected([(0, 0, 6), (2, 1, 7), (3, 0, 4)])
+    stars = rows_of(tmp_path / "new/stars.parquet", "episode_index", "stars")
+    assert stars == [(0, 5), (1, 3), (2, 1)]
+    # And of a result that is written there.
+    target = s3.uri(f"{uuid.uuid4().hex[:8]}/made")
+    demoreel.cut(tmp_path / "new").delete([0]).render(target)
+    demoreel.pull(target, tmp_path / "again")
+    rows = rows_of(tmp_path / "again/scores/progress.parquet", *WHO, "progress")
+    assert rows == expected([(2, 1, 7), (3, 0, 4)])
+    rated = pq.read_table(tmp_path / "again/scores/labels.parquet")
+    assert set(rated.column("score").to_pylist()) == {2.0}
+
+
+def test_checkout_brings_back_the_score_files_of_a_version(source, tmp_path):
+    root = tmp_path / "lance"
+    demoreel.convert(source, root, to="lance-video")
+    first = demoreel.versions(root)[-1].number
+    whole = expected([(e, 0, length) for e, length in enumerate(LENGTHS)])
+    done = demoreel.cut(root).delete([0]).label(1, score=4).render_in_place()
+    assert not any("scores" in what for what in done.dropped)
+    second = done.version
+    after = expected([(1, 0, 5), (2, 0, 7), (3, 0, 4)])
+    # An older version is cut with its own rows of scores, without going back to it.
+    demoreel.cut(demoreel.open(root, version=first)).delete([1]).render(tmp_path / "old")
+    rows = rows_of(tmp_path / "old/scores/progress.parquet", *WHO, "progress")
+    assert rows == expected([(0, 0, 6), (2, 0, 7), (3, 0, 4)])
+    demoreel.checkout(root, first)
+    assert sorted(rows_of(root / "scores/progress.parquet", *WHO, "progress")) == whole
+    assert not (root / "scores/labels.parquet").exists()
+    demoreel.checkout(root, second)
+    assert rows_of(root / "scores/progress.parquet", *WHO, "progress") == after
+    assert len(rows_of(root / "scores/labels.parquet", "index")) == LENGTHS[1]

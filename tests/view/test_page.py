@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
@@ -23,9 +24,14 @@ def shown(page, camera: str = CAMERA) -> tuple[int, int, int]:
         }""",
         camera,
     )
+    return claimed, *stamp(data)
+
+
+def stamp(data: str) -> tuple[int, int]:
+    """Return the episode and the frame in the pixels of an image."""
     image = Image.open(io.BytesIO(base64.b64decode(data.partition(",")[2]))).convert("RGB")
     mark = read_stamp(np.asarray(image))
-    return claimed, mark.episode, mark.frame
+    return mark.episode, mark.frame
 
 
 def open_episode(page, viewer, episode: int, query: str = "") -> None:
@@ -93,24 +99,44 @@ def test_what_the_browser_does_not_decode_comes_from_the_server(page, serve, tmp
         assert shown(page) == (frame, 1, frame)
 
 
-def test_playing_shows_each_frame_once_and_in_order(page, serve, tmp_path):
-    root = make_dataset(tmp_path / "ds", episodes=(40, 40), cameras=3, fps=20)
+PLAYED = {
+    "slowly, three cameras": ("0.5", {"cameras": 3}),
+    "at 2x, B-frames": ("2", {"codec": "h264", "gop": 12, "b_frames": 2, "cameras": 2}),
+    "at 1x, decoded by the server": ("1", {"codec": "hevc", "cameras": 1}),
+}
+
+
+@pytest.mark.parametrize("played", PLAYED)
+def test_playing_draws_each_frame_as_it_is_and_in_order(page, serve, tmp_path, played):
+    speed, options = PLAYED[played]
+    root = make_dataset(tmp_path / "ds", episodes=(40, 40), fps=20, **options)
     open_episode(page, serve(root), 1)
     page.evaluate(
         """() => {
-            window.seen = [];
-            const canvas = document.querySelector("canvas");
-            new MutationObserver(() => window.seen.push(Number(canvas.dataset.frame)))
-                .observe(canvas, { attributes: true, attributeFilter: ["data-frame"] });
+            window.drawn = [];
+            for (const canvas of document.querySelectorAll("canvas[data-camera]")) {
+                // Before anything else is drawn: the callback runs when the drawing has ended.
+                new MutationObserver(() => window.drawn.push(
+                    [canvas.dataset.camera, Number(canvas.dataset.frame), canvas.toDataURL()]
+                )).observe(canvas, { attributes: true, attributeFilter: ["data-frame"] });
+            }
         }"""
     )
-    page.select_option("select", "0.5")
+    page.select_option("select", speed)
     page.keyboard.press(" ")
-    page.wait_for_selector("main[data-shown='39']", timeout=30000)
-    seen = page.evaluate("window.seen")
-    assert seen == sorted(set(seen))
+    page.wait_for_selector("main[data-shown='39']", timeout=60000)
+    drawn = page.evaluate("window.drawn")
     dropped = page.evaluate("document.getElementById('main').demoreel.dropped()")
-    assert len(seen) + dropped == 39
+    for number in range(options["cameras"]):
+        camera = f"observation.images.cam{number}"
+        own = [(frame, data) for name, frame, data in drawn if name == camera]
+        frames = [frame for frame, _ in own]
+        assert frames == sorted(set(frames))
+        assert frames[-1] == 39
+        if float(speed) <= 1:
+            assert len(frames) + dropped == 39
+        for frame, data in own:
+            assert stamp(data) == (1, frame)
     assert shown(page) == (39, 1, 39)
 
 
@@ -129,6 +155,56 @@ def test_a_loop_and_an_address_that_carry_over(page, serve, tmp_path):
     page.wait_for_selector("main[data-shown='13']")
     assert shown(page) == (13, 0, 13)
     assert "in=10" in page.evaluate("location.hash")
+
+
+def test_the_address_carries_all_of_the_page(page, serve, tmp_path):
+    """Camera, speed, zoom and hidden lines, besides frame and range: taken from it, and put in."""
+    other = "observation.images.cam1"
+    root = make_dataset(tmp_path / "ds", episodes=(30,), cameras=2, fps=30)
+    query = f"?f=5&camera={other}&speed=0.25&zoom=3-20&hide=observation.state[0]"
+    viewer = serve(root)
+    hidden = ".legend button[aria-pressed='false']"
+
+    def found() -> dict[str, list[str]]:
+        return parse_qs(page.evaluate("location.hash").partition("?")[2])
+
+    def holds(camera: str, speed: str, zoom: str, lines: int) -> None:
+        page.wait_for_selector(f"canvas[data-camera='{camera}']")
+        assert page.locator("canvas[data-camera] >> visible=true").count() == 1
+        page.wait_for_selector(hidden)
+        assert page.locator(hidden).count() == lines
+        assert page.locator(".transport select").input_value() == speed
+        frame = page.evaluate("document.getElementById('main').demoreel.state.shown")
+        step = frame + 1 if frame < 10 else frame - 1
+        seek(page, step)  # writes the address anew, from what is shown
+        page.wait_for_function("(step) => location.hash.includes(`f=${step}&`)", arg=step)
+        seek(page, frame)
+        page.wait_for_function("(frame) => location.hash.includes(`f=${frame}&`)", arg=frame)
+        now = found()
+        assert (now["camera"], now["speed"], now["zoom"]) == ([camera], [speed], [zoom])
+        assert len(now["hide"]) == lines
+
+    open_episode(page, viewer, 0, query)
+    assert shown(page, other) == (5, 0, 5)
+    holds(other, "0.25", "3-20", 1)
+    assert found()["hide"] == ["observation.state[0]"]
+    page.keyboard.press("v")  # all cameras, then the first
+    page.keyboard.press("v")
+    page.keyboard.press("+")
+    page.locator(".legend button[aria-pressed='true'] >> nth=0").click()
+    page.keyboard.press("i")
+    seek(page, 15)
+    page.keyboard.press("o")
+    page.keyboard.press("Z")
+    page.wait_for_function("() => location.hash.includes('zoom=5-15')")
+    page.wait_for_function("() => location.hash.includes('camera=observation.images.cam0')")
+    address = page.evaluate("location.href")
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_selector("main[data-shown='15']")
+    assert shown(page) == (15, 0, 15)
+    holds(CAMERA, "0.5", "5-15", 2)
+    assert (found()["in"], found()["out"]) == (["5"], ["15"])
 
 
 def test_the_table_is_walked_filtered_and_opened_by_keys(page, serve, tmp_path):

@@ -24,7 +24,6 @@ from demoreel.edit.scores import (
     INDEX,
     ScoreFile,
     read_scores,
-    score_files,
     write_labels,
 )
 from demoreel.errors import DemoreelError
@@ -40,6 +39,7 @@ from demoreel.layouts.capture_times import (
 from demoreel.model.clocks import ROWS, capture_key, clock_columns
 from demoreel.storage.arrow import UNREADABLE, from_numpy
 from demoreel.storage.commit.files import write_whole
+from demoreel.storage.folder import score_files
 
 Checks = Sequence[Mapping[str, int]]
 """For each episode of a result, the check sums of its columns of numbers."""
@@ -149,9 +149,8 @@ def follow_cut(plan: Plan, dataset: Path, dropped: list[str]) -> list[str]:
     """
     found: dict[str, list[int]] = {}
     for source, reader in enumerate(plan.readers):
-        if reader.meta.parent == reader.root:  # else it is a copy, and the dataset lies elsewhere
-            for name in score_files(reader.root):
-                found.setdefault(name, []).append(source)
+        for name in score_files(reader.meta.parent):  # of an older version: those that are kept
+            found.setdefault(name, []).append(source)
     for name, sources in found.items():
         _follow(plan, name, sources, dataset, dropped)
     labels = {n: clip.labels for n, clip in enumerate(plan.clips) if clip.labels is not None}

@@ -14,7 +14,7 @@ from typing import Any
 from demoreel.errors import DemoreelError, MetadataError
 from demoreel.layouts.base import Reader
 from demoreel.storage.arrow import UNREADABLE
-from demoreel.storage.folder import copy_inside
+from demoreel.storage.folder import OWN_FOLDERS, copy_inside
 from demoreel.storage.json_files import read_json_lines
 from demoreel.storage.parquet import open_parquet
 
@@ -29,7 +29,6 @@ _MADE = {
 }
 _MADE_FOLDERS = {"episodes", "demoreel"}
 _OF_FEATURES = {"modality.json"}  # speaks of features, and of no episode
-OWN_FOLDERS = {"meta", "data", "videos"}
 _TEXTS = ("task", "__index_level_0__")
 
 

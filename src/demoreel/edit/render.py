@@ -24,7 +24,6 @@ from demoreel.edit.foreign import files_beside
 from demoreel.edit.form import Form
 from demoreel.edit.metadata import write_metadata
 from demoreel.edit.plan import Plan, make_plan
-from demoreel.edit.scores import is_beside, score_files
 from demoreel.edit.sources import open_source, open_unchanged, place_of
 from demoreel.edit.tasks import fragments_of, lance_tables, parts_of, tasks_of
 from demoreel.edit.verbatim import write_verbatim
@@ -51,6 +50,7 @@ from demoreel.storage.commit.staging import (
     staging_folder,
     was_made,
 )
+from demoreel.storage.folder import is_beside, score_files
 from demoreel.storage.json_files import read_json
 from demoreel.storage.local import let_go_of
 from demoreel.storage.remote.fetch import part_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from demoreel.edit.clips import Labels
-from demoreel.edit.foreign import OWN_FOLDERS
 from demoreel.errors import DemoreelError
 from demoreel.layouts.base import Reader
 from demoreel.storage.arrow import UNREADABLE, as_numpy, from_numpy
@@ -57,32 +55,13 @@ class ScoreFile:
     of_frames: bool
 
 
-def score_files(root: Path) -> list[str]:
-    """Return the parquet files beside a dataset's own, relative to its folder."""
-    found = []
-    for folder, folders, names in os.walk(root):
-        place = Path(folder).relative_to(root)
-        if not place.parts:
-            folders[:] = [name for name in folders if name not in OWN_FOLDERS]
-        folders[:] = [name for name in folders if is_beside(f"{name}/x.parquet")]
-        found += [(place / name).as_posix() for name in names if is_beside(name)]
-    return sorted(found)
-
-
-def is_beside(name: str) -> bool:
-    """Whether a name, relative to a dataset's folder, is one that a score file may have."""
-    parts = name.split("/")
-    hidden = any(part.startswith(".") or part.endswith(".lance") for part in parts)
-    return parts[0] not in OWN_FOLDERS and name.endswith(".parquet") and not hidden
-
-
 def read_scores(reader: Reader, name: str) -> ScoreFile | None:
     """Return a score file whose rows speak of a dataset's frames or episodes; None if they do not.
 
     Raises:
         DemoreelError: It is damaged, or too large.
     """
-    with open_parquet(reader.root / name) as parquet:
+    with open_parquet(reader.meta.parent / name) as parquet:  # of an older version: what is kept
         columns = set(parquet.schema_arrow.names)
         if not columns & {INDEX, EPISODE}:
             return None
@@ -150,7 +129,7 @@ def read_labels(reader: Reader, positions: Sequence[int]) -> dict[int, Labels]:
 
     What is damaged, or of other episodes, is as good as none.
     """
-    path = reader.root / LABELS
+    path = reader.meta.parent / LABELS
     try:
         scores = read_scores(reader, LABELS) if path.is_file() else None
     except (DemoreelError, *UNREADABLE):

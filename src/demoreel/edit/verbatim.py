@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from demoreel.edit.foreign import details_in, files_beside
 from demoreel.edit.form import Form
-from demoreel.edit.scores import read_scores, score_files
+from demoreel.edit.scores import read_scores
 from demoreel.edit.target_info import said_of_audio
 from demoreel.edit.video_plan import VideoOut, VideoPlan
 from demoreel.errors import ArgumentError, ConversionError, MetadataError
@@ -35,7 +35,7 @@ from demoreel.media.audio import tracks_of
 from demoreel.model import Info, Stats, stats_from_json, stats_to_json
 from demoreel.run.anywhere import folder_state
 from demoreel.stats.files import quiet_stats
-from demoreel.storage.folder import copy_inside
+from demoreel.storage.folder import copy_inside, score_files
 from demoreel.storage.json_files import read_json, read_json_lines
 from demoreel.storage.parquet import open_parquet
 

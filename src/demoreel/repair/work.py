@@ -17,7 +17,6 @@ from demoreel.check.report import Report
 from demoreel.check.run import check
 from demoreel.check.thresholds import chosen
 from demoreel.edit.cut import cut
-from demoreel.edit.foreign import OWN_FOLDERS
 from demoreel.edit.form import LAYOUTS, Layout
 from demoreel.errors import ArgumentError, PictureError, RepairError, VideoError
 from demoreel.layouts.detect import open_reader
@@ -59,7 +58,7 @@ from demoreel.repair.writing import RepairedFiles, RepairSource, write_repaired
 from demoreel.stats.inherited import readable_extra, readable_frame_stats
 from demoreel.stats.recompute import recompute
 from demoreel.storage.commit.files import put_in_place, sync_tree
-from demoreel.storage.folder import copy_inside
+from demoreel.storage.folder import OWN_FOLDERS, copy_inside
 from demoreel.storage.local import let_go_of
 
 _SAME_RATE = 0.01

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+OWN_FOLDERS = {"meta", "data", "videos"}
+
 
 class DatasetFolder:
     """A folder on this disk; ``RemoteFolder`` is one of which only the metadata are copied here.
@@ -182,6 +184,25 @@ def dataset_folder(
 _BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # how the Hub's cache names files: by their sums
 _STAGING = re.compile(r"staging-[0-9a-f]{12}")
 _SNAPSHOTS = "snapshots"
+
+
+def score_files(root: Path) -> list[str]:
+    """Return the parquet files beside a dataset's own, relative to its folder."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        place = Path(folder).relative_to(root)
+        if not place.parts:
+            folders[:] = [name for name in folders if name not in OWN_FOLDERS]
+        folders[:] = [name for name in folders if is_beside(f"{name}/x.parquet")]
+        found += [(place / name).as_posix() for name in names if is_beside(name)]
+    return sorted(found)
+
+
+def is_beside(name: str) -> bool:
+    """Whether a name, relative to a dataset's folder, is one that a score file may have."""
+    parts = name.split("/")
+    hidden = any(part.startswith(".") or part.endswith(".lance") for part in parts)
+    return parts[0] not in OWN_FOLDERS and name.endswith(".parquet") and not hidden
 
 
 def refuse_links_out(root: Path) -> None:

@@ -25,7 +25,6 @@ from demoreel.edit.labels import labelled_keys
 from demoreel.edit.metadata import write_metadata
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Rendered
-from demoreel.edit.scores import score_files
 from demoreel.edit.sources import open_source
 from demoreel.edit.tables import TableJob, numbered_clips
 from demoreel.edit.verify import Verify, verify_rows, verify_videos
@@ -56,6 +55,7 @@ from demoreel.storage.commit.journal import (
     transaction,
 )
 from demoreel.storage.commit.writer_lock import HIDDEN
+from demoreel.storage.folder import score_files
 
 _RECORDING = f"{HIDDEN}/lance.json"  # what a recording that was killed may prune when it goes on
 
@@ -132,7 +132,6 @@ class _InPlaceEdit:
         note_version(self._changes, version, _changelog(plan))
         for name in score_files(aside):
             self._changes.take(aside / name, name)
-            self.dropped.append(f"{name}: as it was, which checkout does not bring back")
         replace_metadata(self._root, aside / "meta", self._changes)
         return version, sum(path.stat().st_size for path in self._changes.folder.glob("[0-9]*"))
 

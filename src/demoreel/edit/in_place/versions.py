@@ -16,6 +16,7 @@ from demoreel.layouts.detect import open_reader
 from demoreel.layouts.lance import versions as lance_versions
 from demoreel.layouts.lance.history import (
     copy_metadata,
+    copy_scores,
     keep_metadata,
     keep_settled,
     metadata_of,
@@ -27,7 +28,7 @@ from demoreel.layouts.lance.tables import versions_of
 from demoreel.layouts.lance.versions import GrowingTable
 from demoreel.layouts.v3.reader import EpisodeTable
 from demoreel.storage.commit.journal import carry_out, transaction
-from demoreel.storage.folder import refuse_links_out
+from demoreel.storage.folder import refuse_links_out, score_files
 
 PathLike = str | os.PathLike[str]
 
@@ -176,6 +177,12 @@ def _restore(root: Path, table: Path, number: int) -> None:
         made = stand_in.move_into(changes, root)
         note_version(changes, made, f"went back to version {number}")
         copy_metadata(meta, changes.folder / "meta")  # not the very files: others write into them
+        if meta != root / "meta":
+            back = copy_scores(meta.parent, changes.folder / "beside")
+            for name in set(score_files(root)) - set(back):
+                changes.delete(name)  # kept with the newest version; its rows are of other frames
+            for name in back:
+                changes.take(changes.folder / "beside" / name, name)
         replace_metadata(root, changes.folder / "meta", changes)
         changes.record()
         carry_out(root)

@@ -3,6 +3,7 @@
 Lance versions tables; ``meta/`` is files beside them. Before these are replaced, they are kept::
 
     .versions/00000012/meta/   the metadata that belong to version 12 of the table of rows
+    .versions/00000012/scores/ and other score files of that version, which edits renumber
     .versions/00000015.json    what was done to make version 15
 
 A version without metadata of its own has those of the next one that has some: only indices differ
@@ -18,12 +19,14 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from demoreel.storage.commit.consistent import consistent_read
-from demoreel.storage.commit.files import sync_path
+from demoreel.storage.commit.files import sync_path, write_whole
 from demoreel.storage.commit.journal import Transaction, sync_all
+from demoreel.storage.folder import score_files
 from demoreel.storage.json_files import read_json
 from demoreel.storage.names import OLD_METADATA
 
@@ -59,9 +62,14 @@ def keep_metadata(root: Path, version: int) -> None:
         root: The dataset's folder.
         version: The version of the table of rows that they belong to.
     """
-    if not (root / OLD_METADATA / _name(version)).is_dir():
+    kept = root / OLD_METADATA / _name(version)
+    if not kept.is_dir():
         with _copied(root) as copy:
             _publish(root, copy, version)
+        return
+    for name in score_files(root):  # programs may have written them since
+        (kept / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept / name, partial(shutil.copyfile, root / name))
 
 
 def keep_settled(root: Path, newest: Callable[[], int]) -> None:
@@ -86,6 +94,7 @@ def _copied(root: Path) -> Iterator[Path]:
     fresh = root / OLD_METADATA / f".new-{uuid.uuid4().hex[:12]}"
     try:
         copy_metadata(root / "meta", fresh / "meta")
+        copy_scores(root, fresh)
         yield fresh
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -105,6 +114,15 @@ def copy_metadata(meta: Path, target: Path) -> None:
             place = target / path.relative_to(meta)
             place.parent.mkdir(parents=True, exist_ok=True)
             _keep(path, place)
+
+
+def copy_scores(root: Path, target: Path) -> list[str]:
+    """Copy the score files beside a dataset's metadata into another folder; return their names."""
+    names = score_files(root)
+    for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / name, target / name)  # others write into them
+    return names
 
 
 def _keep(path: Path, place: Path) -> None:

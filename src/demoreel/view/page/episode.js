@@ -169,7 +169,7 @@ export async function showEpisode(main, id, number, asked) {
   async function tick(now) {
     if (!state.playing) return;
     const [from, to] = bounds();
-    let frame = begin + Math.floor((now - clock) * rate() / 1000);
+    let frame = begin + Math.floor(Math.max(0, now - clock) * rate() / 1000); // a frame of the screen may have begun before the clock
     if (frame > to) {
       if (state.from === null && state.to === null) { state.wanted = to; pause(); await go(); return; }
       state.wanted = frame = from;
