@@ -2,6 +2,7 @@
 # make test          lint, types and tests: what a change must pass
 # make soak          kills, power cuts, random cases, clusters and servers: minutes
 # make conformance   item by item, what lerobot, lerobot-lancedb and demoreel read from the same folders
+# make gpu           frames that a GPU decodes, on a machine that has one: exact, and how fast
 # make bench         how fast, beside lerobot on this machine
 # make lint          style and types alone; `make format` mends style
 # make clean         removes .venv and caches, but not the lerobot environment in ~/.cache/demoreel
@@ -32,7 +33,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of processes; each would compile demoreel anew where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test soak lint format conformance bench clean
+.PHONY: help demo test soak lint format conformance gpu bench clean
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
@@ -71,6 +72,9 @@ conformance: $(INSTALLED)
 	if [ $$status -eq 75 ]; then echo "conformance: skipped" >&2; exit 0; fi; \
 	[ $$status -eq 0 ] || exit $$status; \
 	DEMOREEL_LEROBOT_PYTHON=$$lerobot DEMOREEL_LANCEDB_PYTHON=$$lancedb $(PYTEST) conformance
+
+gpu: $(INSTALLED)
+	$(BIN)/python bench/gpu_video.py
 
 bench: $(INSTALLED)
 	@python=$$($(BIN)/python conformance/environment.py) || \

@@ -27,7 +27,7 @@ import demoreel
 from demoreel.errors import DemoreelError
 from demoreel.testing import make_dataset
 from demoreel.torch import LeRobotLanceDataset
-from demoreel.torch.device import what_is_missing
+from demoreel.torch.device import missing_for_jpeg
 
 CANNOT_RUN = 75
 
@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=60)
     parser.add_argument("--tolerance", type=float, default=1.0)
     options = parser.parse_args()
-    missing = what_is_missing()
+    missing = missing_for_jpeg()
     if missing is not None:
         print(missing, file=sys.stderr)
         return CANNOT_RUN

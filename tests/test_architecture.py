@@ -277,6 +277,7 @@ MODULES_OF = {
     "pyyaml": "yaml",
     "rerun-sdk": "rerun",
     "huggingface-hub": "huggingface_hub",
+    "pynvvideocodec": "PyNvVideoCodec",
 }
 
 

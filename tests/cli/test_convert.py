@@ -159,3 +159,9 @@ def test_encoding_anew(run, dataset, tmp_path):
     wide = run("convert", dataset, tmp_path / "other", "--to", "v3.0", "--image-size", "wide")
     assert wide.returncode == 2
     assert "HEIGHTxWIDTH" in wide.stderr
+
+
+def test_a_layout_is_needed(run, dataset, tmp_path):
+    done = run("convert", dataset, tmp_path / "out")
+    assert done.returncode == 2
+    assert "--to" in done.stderr

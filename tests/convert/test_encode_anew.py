@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import demoreel
+from demoreel.convert.training import measure_for_training
 from demoreel.errors import DemoreelError
 from demoreel.testing import make_dataset
 
@@ -118,3 +119,22 @@ def test_what_cannot_be(root, tmp_path, options, said):
     with pytest.raises(DemoreelError, match=said):
         demoreel.convert(root, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_ways_to_encode_are_measured_and_nothing_is_written(root):
+    before = sorted(path.name for path in root.parent.iterdir())
+    source, *ways = measure_for_training(
+        root, codecs=("h264", "nothing"), gops=(12,), image_size=(48, 64), jobs=1
+    )
+    assert (source.codec, source.options()) == (None, "")
+    done = [way for way in ways if way.problem is None]
+    assert {(way.codec, way.gop, way.image_size) for way in done} == {
+        ("h264", 12, None),
+        ("h264", 12, (48, 64)),
+    }
+    small = next(way for way in done if way.image_size)
+    assert small.options() == "--codec h264 --gop 12 --crf 30 --image-size 48x64"
+    assert all(way.frames_per_s > 0 and way.windows_per_s > 0 for way in (source, *done))
+    assert all(way.bytes_per_frame > 0 for way in (source, *done))
+    assert all("nothing" in way.problem for way in ways if way.problem)
+    assert sorted(path.name for path in root.parent.iterdir()) == before

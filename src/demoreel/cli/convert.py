@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from demoreel.cli.options import SourcePath, Staging, place
-from demoreel.cli.output import Output, duration, size
+from demoreel.cli.output import Output, TableColumn, duration, size
 from demoreel.cli.push import tell_pushed
 from demoreel.errors import ArgumentError, called, count
 from demoreel.storage.store import is_uri
@@ -28,9 +28,16 @@ def convert(
     ] = None,
     *,
     to: Annotated[
-        Literal["lance-video", "lance-frames", "lance-native", "v3.0", "v2.1"],
+        Literal["lance-video", "lance-frames", "lance-native", "v3.0", "v2.1"] | None,
         typer.Option("--to", help="The layout to convert to."),
-    ],
+    ] = None,
+    for_training: Annotated[
+        bool,
+        typer.Option(
+            "--for-training",
+            help="Write nothing: try codecs, GOPs and sizes on this dataset, and show a table.",
+        ),
+    ] = False,
     in_place: Annotated[
         bool,
         typer.Option(
@@ -166,6 +173,12 @@ def convert(
     import demoreel
     from demoreel.convert.report import shown_progress
 
+    size_asked = None if image_size is None else _height_and_width(image_size)
+    if for_training:
+        _propose(out, source, size_asked, crf, jobs)
+        return
+    if to is None:
+        raise ArgumentError("Which layout is the result to have?", hint="--to v3.0")
     if push is not None:
         _refuse_push(push, source if in_place else target)
     with shown_progress(enabled=out.can_redraw) as show:
@@ -190,7 +203,7 @@ def convert(
             gop=gop,
             crf=crf,
             preset=preset,
-            image_size=None if image_size is None else _height_and_width(image_size),
+            image_size=size_asked,
             cameras=camera or None,
             verify="none" if no_verify else verify,
             dry_run=dry_run,
@@ -211,6 +224,46 @@ def convert(
         out.result({**report.to_json(), "pushed": pushed.to_json()})
     else:
         tell_pushed(out, pushed)
+
+
+def _propose(
+    out: Output, source: str, image_size: tuple[int, int] | None, crf: int | None, jobs: int | None
+) -> None:
+    """Measure ways to encode a dataset, and show what each would cost."""
+    from dataclasses import asdict
+
+    from demoreel.convert.training import measure_for_training
+
+    with out.progress("measuring") as progress:
+        found = measure_for_training(
+            source,
+            image_size=image_size,
+            crf=30 if crf is None else crf,
+            jobs=jobs,
+            progress=progress,
+        )
+    if out.json:
+        out.result({"source": source, "ways": [asdict(way) for way in found]})
+        return
+    headings = ("bytes/frame", "frames/s", "windows of 8/s", "encodes/s")
+    out.table(
+        [TableColumn("options"), *(TableColumn(name, right=True) for name in headings)],
+        [
+            (
+                way.options() or "as it is",
+                size(way.bytes_per_frame),
+                f"{way.frames_per_s:.0f}",
+                f"{way.windows_per_s:.0f}",
+                f"{way.encoded_per_s:.0f}" if way.encoded_per_s else "",
+            )
+            for way in found
+            if way.problem is None
+        ],
+    )
+    for way in found:
+        if way.problem is not None:
+            out.note(f"{way.options()}: {way.problem}")
+    out.note("random frames of all cameras, on every core; choose a row, and convert with it")
 
 
 def _height_and_width(said: str) -> tuple[int, int]:

@@ -453,7 +453,7 @@ def default_threads() -> int:
     return os.cpu_count() or 1
 
 
-def begins_anew(video: Video, packet: int) -> bool:
+def begins_anew(video: Video | GopSpan, packet: int) -> bool:
     """Whether nothing that is decoded before a keyframe matters to what comes after.
 
     Decoding from keyframe to keyframe does not need it. But a player that runs on from one clip
@@ -489,7 +489,7 @@ def with_lead_in(index: PacketIndex, packet: int) -> int:
     return max(0, int(index.start_of[max(0, packet - _LEAD_IN)]))
 
 
-def _units(video: Video, data: bytes) -> Iterator[int]:
+def _units(video: Video | GopSpan, data: bytes) -> Iterator[int]:
     """Yield the kinds of a packet's units, as far as they can be read."""
     codec = video.index.codec
     header = codec.extradata or b""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from demoreel.media.decode import DecodePool, Job
 from demoreel.model.depth import DepthUnit
 from demoreel.read.cameras import Allocate, Camera, Prepared, Size
 from demoreel.storage.threads import renew_in_children, think_ahead
+
+if TYPE_CHECKING:
+    from demoreel.read.packets import FrameForm
 
 Offsets = Iterable[int] | Iterable[float]
 Windows = Mapping[str, Offsets]
@@ -191,6 +194,10 @@ Pooled = Callable[
 """Returns the images of a batch, by camera; calls the last of its arguments once meanwhile."""
 
 
+IsDecoded = Callable[["FrameForm"], bool]
+"""Whether a device decodes such frames."""
+
+
 class BatchReader:
     """Turns positions in the dataset into batches.
 
@@ -235,6 +242,7 @@ class BatchReader:
         *,
         allocate: Allocate = np.empty,
         pooled: Pooled | None = None,
+        is_decoded_elsewhere: IsDecoded | None = None,
     ) -> Batch:
         """Return the samples at these positions.
 
@@ -242,6 +250,7 @@ class BatchReader:
             rows: Positions in the dataset.
             allocate: Makes the arrays that images are decoded into.
             pooled: Gives the images, of spans that lie decoded in memory.
+            is_decoded_elsewhere: See ``begin``.
         """
         if pooled is not None:
             windows = self._windows(rows)
@@ -250,22 +259,38 @@ class BatchReader:
             read_rows = partial(self._read_rows, rows, windows, values)
             values.update(pooled(cameras, windows, allocate, read_rows))
             return self._whole(values, windows)
-        begun = self.begin(rows, allocate=allocate)
+        begun = self.begin(rows, allocate=allocate, is_decoded_elsewhere=is_decoded_elsewhere)
         self.pool.run(begun.jobs, meanwhile=begun.meanwhile)
         return begun.finish()
 
-    def begin(self, rows: np.ndarray, *, allocate: Allocate = np.empty) -> Begun:
+    def begin(
+        self,
+        rows: np.ndarray,
+        *,
+        allocate: Allocate = np.empty,
+        is_decoded_elsewhere: IsDecoded | None = None,
+    ) -> Begun:
         """Plan a batch: what is remote is on its way afterwards, and nothing is decoded yet.
 
         Args:
             rows: Positions in the dataset.
             allocate: Makes the arrays that images are decoded into.
+            is_decoded_elsewhere: Whether a device decodes such frames: of a camera that has no
+                others, the batch holds the packets (``EncodedFrames``).
         """
         windows = self._windows(rows)
-        values: dict[str, Column] = {}
+        values: dict[str, Any] = {}
         jobs: list[Iterator[Job]] = []
         cameras, others = self._begun(rows, windows)
         for key, prepared in cameras.items():
+            if is_decoded_elsewhere is not None:
+                found = prepared.packets(is_decoded_elsewhere, allocate)
+                if not isinstance(found, Prepared):
+                    values[key] = found
+                    if key in windows:
+                        values[key] = found.reshaped(windows[key].rows.shape)
+                    continue
+                prepared = found
             images, more = prepared.fill(allocate)
             if key in windows:
                 images = images.reshape(*windows[key].rows.shape, *images.shape[1:])

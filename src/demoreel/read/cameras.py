@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from demoreel.media.images import (
 from demoreel.media.video import Video
 from demoreel.model import Feature
 from demoreel.model.depth import DepthUnit, depth_table
+
+if TYPE_CHECKING:
+    from demoreel.read.packets import EncodedFrames, FrameForm
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 """Makes an uninitialised array: plain memory, or memory that a torch tensor shares."""
@@ -57,6 +60,26 @@ class Prepared:
         out = allocate(self.shape, self.dtype)
         return out, (_bind(job, out, self._copies) for job in self._jobs)
 
+    def packets(
+        self, is_decoded: Callable[[FrameForm], bool], allocate: Allocate
+    ) -> EncodedFrames | Prepared:
+        """Return the packets of the images, or these images where the device cannot decode them.
+
+        Args:
+            is_decoded: Whether the device decodes such frames.
+            allocate: Makes the memory of the packets.
+        """
+        jobs = list(self._jobs)
+        videos = [job for job in jobs if isinstance(job, _VideoImages)]
+        if len(videos) == len(jobs) and jobs and self.shape[1] == 3:
+            places = np.arange(self.shape[0])
+            for first, others in self._copies.items():
+                places[others] = first
+            found = videos[0].packets(videos, places, is_decoded, allocate)
+            if found is not None:
+                return found
+        return replace(self, _jobs=iter(jobs))
+
 
 class Camera:
     """Plans and decodes the images of one camera.
@@ -77,6 +100,7 @@ class Camera:
         self._unit = depth_unit
         self.declared: Size = feature.image_shape[:2]
         self.in_tables = reader.in_tables(feature.key)
+        self.root = reader.root
         self._channels = 1 if feature.is_depth else 3
         code = feature.depth_code
         self._depth = depth_table(code, unit=depth_unit) if code and feature.is_video else None
@@ -289,6 +313,29 @@ class _VideoImages:
         except (VideoError, StoreError) as error:
             raise self._camera.located(error) from error
         return filled
+
+    def packets(
+        self,
+        every: Sequence[_VideoImages],
+        places: np.ndarray,
+        is_decoded: Callable[[FrameForm], bool],
+        allocate: Allocate,
+    ) -> EncodedFrames | None:
+        """Return the packets of all these spans, which are of one camera."""
+        from demoreel.read.packets import encoded_frames
+
+        camera = self._camera
+        try:
+            return encoded_frames(
+                ((one._span, one._targets) for one in every),
+                key=camera.feature.key,
+                dataset=str(camera.root),
+                places=places,
+                is_decoded=is_decoded,
+                allocate=allocate,
+            )
+        except (VideoError, StoreError) as error:
+            raise camera.located(error) from error
 
 
 class _EncodedImage:

@@ -30,6 +30,7 @@ from demoreel.model.depth import DepthUnit
 from demoreel.read.batch import (
     Batch,
     BatchReader,
+    IsDecoded,
     PoolBatch,
     Recycler,
     Windows,
@@ -403,6 +404,7 @@ class Dataset:
         indices: Iterable[int] | np.ndarray,
         *,
         allocate: Allocate | None = None,
+        is_decoded_elsewhere: IsDecoded | None = None,
     ) -> Batch:
         """Return many samples at once, each key with a leading axis.
 
@@ -416,6 +418,9 @@ class Dataset:
                 takes its images from memory where they lie decoded.
             allocate: Makes the arrays that images are decoded into; by default, memory of
                 batches that have been dropped serves again.
+            is_decoded_elsewhere: Whether another decoder takes such video frames: of a camera that
+                has no others, the batch holds packets. ``demoreel.torch`` uses it for
+                ``decode_device=``.
 
         Raises:
             OutOfRangeError: An index is out of range.
@@ -433,7 +438,12 @@ class Dataset:
             self.pool = self.pool or SpanPool(self._arguments["decode_threads"])
             pooled = partial(self.pool.read, indices, indices.in_rows(self.rows_of), rows)
         return self.following(
-            lambda: self._batches.read(rows, allocate=allocate or self.memory, pooled=pooled)
+            lambda: self._batches.read(
+                rows,
+                allocate=allocate or self.memory,
+                pooled=pooled,
+                is_decoded_elsewhere=is_decoded_elsewhere,
+            )
         )
 
     def prefetch(self, indices: Iterable[int] | np.ndarray) -> None:

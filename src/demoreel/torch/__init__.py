@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         remove_feature,
         split_dataset,
     )
+    from demoreel.torch.device_loader import DeviceLoader, to_device
     from demoreel.torch.lance import LeRobotLanceDataset, LeRobotLanceVideoDataset
     from demoreel.torch.mixture import Mixture, MixtureMetadata, Part
     from demoreel.torch.multi import MultiLeRobotDataset
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from demoreel.torch.streaming import StreamingLeRobotDataset
 
 __all__ = [
+    "DeviceLoader",
     "EpisodeAwareSampler",
     "LeRobotDataset",
     "LeRobotDatasetMetadata",
@@ -74,9 +76,11 @@ __all__ = [
     "remove_feature",
     "split_dataset",
     "split_episodes",
+    "to_device",
 ]
 
 _HOMES = {
+    "DeviceLoader": "device_loader",
     "LeRobotLanceDataset": "lance",
     "LeRobotLanceVideoDataset": "lance",
     "Mixture": "mixture",
@@ -86,6 +90,7 @@ _HOMES = {
     "ReuseSampler": "reuse",
     "StreamingLeRobotDataset": "streaming",
     "VideoEncodingManager": "recording",
+    "to_device": "device_loader",
 }
 """Where names are that load when they are first asked for; the others are dataset tools."""
 

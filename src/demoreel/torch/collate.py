@@ -10,7 +10,7 @@ Samples that were changed, filtered or reordered on the way are collated the ord
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,6 +21,14 @@ from demoreel.read.batch import Recycler
 from demoreel.torch.ring import Ring, SharedBlock, is_possible, travelling
 
 _WORTH_A_BLOCK = 1 << 18
+
+
+@runtime_checkable
+class Packets(Protocol):
+    """Images that are packets still; see ``EncodedImages``."""
+
+    def ready_to_travel(self, mark: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        """Return them as a worker sends them."""
 
 
 class TensorBatch(dict[str, Any]):
@@ -37,6 +45,8 @@ class TensorBatch(dict[str, Any]):
         return {key: self._marked(value) for key, value in self.items()}
 
     def _marked(self, value: Any) -> Any:
+        if isinstance(value, Packets):
+            return value.ready_to_travel(self._marked)
         if not isinstance(value, torch.Tensor):
             return value
         block = self._blocks.get(value.data_ptr())

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 import torch
@@ -22,6 +22,11 @@ from demoreel.torch.place import DatasetPlace, found_dataset, remote_uri
 from demoreel.torch.reader import ItemReader, RelativeIndices, raw_item
 from demoreel.torch.recording import RecordingDataset, in_seconds
 from demoreel.torch.ring import Ring
+
+if TYPE_CHECKING:
+    from demoreel.read.packets import EncodedFrames
+    from demoreel.torch.device import DecodeDevice, VideoDevice
+    from demoreel.torch.device_loader import EncodedImages
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
@@ -119,6 +124,13 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         cameras: Decode only these; the others are left out of the items.
         image_size: (height, width) to scale images to.
         decode_threads: By default every core in a main process and one in a DataLoader worker.
+        decode_device: Where videos are decoded. ``"cpu"``; ``"cuda"`` (or ``"cuda:1"``, or a
+            ``torch.device``): by NVDEC, so that items hold CUDA tensors. Workers then read packets
+            only, and ``demoreel.torch.to_device(loader)`` decodes them in the training process.
+            ``"auto"``: by the GPU if there is one. Cameras whose videos the GPU does not decode are
+            decoded by the CPU; ``decoded_on`` tells. Colours differ from the CPU's by rounding.
+        gpu_memory_mb: Memory of the GPU for frames on their way from the decoder to images; all
+            datasets of a process share it.
         stream: Read the dataset where it lies on the Hub: nothing but its metadata is downloaded.
             ``repo_id`` or ``root`` may also be a URI (``s3://bucket/path``, ``gs://``, ``az://``,
             ``hf://...``), which is always read so.
@@ -135,6 +147,8 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         StoreError: The Hub does not answer as it should.
         ArgumentError: ``delta_timestamps`` are off the grid (all are listed), and the like.
     """
+
+    _video: VideoDevice | None = None
 
     def __init__(
         self,
@@ -162,6 +176,8 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         cameras: Sequence[str] | None = None,
         image_size: tuple[int, int] | None = None,
         decode_threads: int | None = None,
+        decode_device: DecodeDevice = "cpu",
+        gpu_memory_mb: int = 512,
         stream: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         allow_external: AllowExternal | None = None,
@@ -183,6 +199,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             decode_threads=decode_threads,
             allow_external=allow_external,
         )
+        self._video = _video_device(decode_device, gpu_memory_mb)
         uri = remote_uri(repo_id, root, revision, stream=stream)
         if uri is not None:
             options = dict(storage_options or {}) | ({"hf_token": token} if token else {})
@@ -457,7 +474,8 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         if self.image_transforms is not None:
             for item in items:
                 for key in self.reader.cameras:
-                    if key not in self.meta.depth_keys:
+                    # Packets are not images yet: ``to_device`` transforms what it decodes.
+                    if key not in self.meta.depth_keys and isinstance(item[key], torch.Tensor):
                         item[key] = self.image_transforms(item[key])
         return items
 
@@ -467,7 +485,13 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         memory = Allocator(reader.memory, self._ring())
         # Images that will become floats are decoded to memory that stays here.
         allocate = memory.shared if self._return_uint8 else memory.private
-        batch = reader.batch(indices, allocate=allocate)
+        if self._video is not None:
+            allocate = memory.shared  # packets, which travel
+        batch = reader.batch(
+            indices,
+            allocate=allocate,
+            is_decoded_elsewhere=None if self._video is None else self._video.is_decoded,
+        )
         tensors = {key: self._tensor(key, column, memory) for key, column in batch.items()}
         return TensorBatch(tensors, memory.blocks)
 
@@ -479,9 +503,11 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             self._ring_of_process = (os.getpid(), ring)
         return ring
 
-    def _tensor(self, key: str, column: np.ndarray | list[Any], memory: Allocator) -> Any:
+    def _tensor(self, key: str, column: Any, memory: Allocator) -> Any:
         if isinstance(column, list):
             return column
+        if not isinstance(column, np.ndarray):
+            return self._encoded(column)
         feature = self.reader.features.get(key)
         if feature is None or not feature.is_camera:
             return torch.from_numpy(_as_lerobot_numbers(column))
@@ -493,6 +519,38 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         unit = torch.from_numpy(memory.shared(tuple(tensor.shape), np.dtype(np.float32)))
         return torch.div(tensor, 255.0, out=unit)
 
+    def _encoded(self, frames: EncodedFrames) -> torch.Tensor | EncodedImages:
+        """Return images that the device decodes: at once, but not in a worker."""
+        from demoreel.torch.device_loader import EncodedImages
+
+        assert self._video is not None
+        if frames.order.ndim == 2 and frames.order.shape[1] == 1:
+            frames = frames.reshaped((len(frames),))  # as in ``_tensor``
+        dtype = torch.uint8 if self._return_uint8 else torch.float32
+        images = EncodedImages(frames, self._video, dtype, self._image_size)
+        return images.to() if torch.utils.data.get_worker_info() is None else images
+
+    @property
+    def decode_device(self) -> torch.device:
+        """Where videos are decoded that this device can decode."""
+        return torch.device("cpu") if self._video is None else self._video.device
+
+    @property
+    def decoded_on(self) -> dict[str, torch.device]:
+        """Where each camera's images are decoded, as its first frame tells.
+
+        Cost: with ``decode_device=``, the packet index of one video of each camera, and one frame.
+        """
+        found = dict.fromkeys(self._read().cameras, torch.device("cpu"))
+        if self._video is not None:
+            from demoreel.read.packets import camera_form
+
+            for key in found:
+                form = camera_form(self.reader.reader, key)
+                if form is not None and self._video.is_decoded(form):
+                    found[key] = self._video.device
+        return found
+
     def __repr__(self) -> str:
         layout = self.meta.revision if self.reader is None else self.reader.layout
         layout = "recording" if self._recorder is not None else layout
@@ -500,6 +558,15 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             f"{type(self).__name__}(repo_id={self.repo_id!r}, layout={layout!r}, "
             f"num_episodes={self.num_episodes}, num_frames={self.num_frames})"
         )
+
+
+def _video_device(wanted: DecodeDevice, memory_mb: int) -> VideoDevice | None:
+    """Return the GPU that is to decode videos; None is the CPU, which needs nothing of it."""
+    if wanted == "cpu" and memory_mb >= 1:
+        return None
+    from demoreel.torch.device import video_device
+
+    return video_device(wanted, memory_mb=memory_mb)
 
 
 def _as_lerobot_numbers(column: np.ndarray) -> np.ndarray:

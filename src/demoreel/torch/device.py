@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal
 
@@ -17,7 +18,14 @@ import torch
 
 from demoreel.errors import ArgumentError, DemoreelWarning, MissingExtraError, PictureError
 from demoreel.layouts.base import Reader
+from demoreel.read.batch import IsDecoded
 from demoreel.read.cameras import Camera, Size, wrong_size
+from demoreel.torch.video_decoders import (
+    VideoDecoders,
+    nvdec_forms,
+    nvdec_library,
+    video_decoders,
+)
 
 DecodeDevice = Literal["auto", "cuda", "cpu"] | str | torch.device | None
 
@@ -29,11 +37,16 @@ _INSTALL = "pip install torchvision, of the version that belongs to your torch"
 _said = False
 
 
-def chosen_device(wanted: DecodeDevice) -> torch.device | None:
+def chosen_device(wanted: DecodeDevice, *, video: bool = False) -> torch.device | None:
     """Return the GPU that is to decode; None is the CPU.
 
     ``"auto"`` takes a GPU where it can, and says once per process why it does not.
+
+    Args:
+        wanted: What was asked for.
+        video: Whether it is to decode video, or JPEGs.
     """
+    what_is_missing = missing_for_video if video else missing_for_jpeg
     if wanted is None or wanted == "auto":
         missing = what_is_missing()
         if wanted == "auto" and missing is not None:
@@ -62,8 +75,52 @@ def chosen_device(wanted: DecodeDevice) -> torch.device | None:
     return device
 
 
-def what_is_missing() -> ArgumentError | MissingExtraError | None:
-    """Return why this machine's GPU cannot decode JPEGs, as an error; None if it can."""
+@dataclass(frozen=True)
+class VideoDevice:
+    """A GPU that decodes video, as workers know it: they do not touch it.
+
+    Attributes:
+        device: The GPU.
+        is_decoded: Whether it decodes such frames.
+        memory_mb: Memory that decoding may take there.
+    """
+
+    device: torch.device
+    is_decoded: IsDecoded
+    memory_mb: int
+
+    @property
+    def decoders(self) -> VideoDecoders:
+        """The GPU's decoders in this process."""
+        return video_decoders(self.device, memory_mb=self.memory_mb)
+
+
+def video_device(wanted: DecodeDevice, *, memory_mb: int) -> VideoDevice | None:
+    """Return the GPU that is to decode videos; None is the CPU.
+
+    Raises:
+        ArgumentError: There is no such device, or ``memory_mb`` is not positive.
+        MissingExtraError: PyNvVideoCodec does not load.
+    """
+    if memory_mb < 1:
+        raise ArgumentError(f"gpu_memory_mb is {memory_mb}; it is 1 at least.")
+    device = chosen_device("cpu" if wanted is None else wanted, video=True)
+    return None if device is None else VideoDevice(device, nvdec_forms(device), memory_mb)
+
+
+def missing_for_video() -> ArgumentError | MissingExtraError | None:
+    """Return why this machine's GPU cannot decode video, as an error; None if it can."""
+    missing = missing_for_cuda()
+    if missing is None:
+        try:
+            nvdec_library()
+        except MissingExtraError as error:
+            return error
+    return missing
+
+
+def missing_for_cuda() -> ArgumentError | None:
+    """Return why torch cannot use a GPU, as an error; None if it can."""
     cpu = "decode_device='cpu' decodes without"
     if torch.version.cuda is None:
         return ArgumentError(
@@ -74,6 +131,14 @@ def what_is_missing() -> ArgumentError | MissingExtraError | None:
         return ArgumentError(
             "torch finds no CUDA device.", hint=f"look at nvidia-smi and the driver; {cpu}"
         )
+    return None
+
+
+def missing_for_jpeg() -> ArgumentError | MissingExtraError | None:
+    """Return why this machine's GPU cannot decode JPEGs, as an error; None if it can."""
+    missing = missing_for_cuda()
+    if missing is not None:
+        return missing
     try:
         import_module("torchvision.io")
     except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch

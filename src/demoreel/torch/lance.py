@@ -19,7 +19,13 @@ from demoreel.storage.place import RemotePlace, is_object_store, remote_place
 from demoreel.storage.remote.folder import open_remote
 from demoreel.torch.collate import Allocator, TensorBatch
 from demoreel.torch.dataset import LeRobotDataset, OpenOptions
-from demoreel.torch.device import DecodeDevice, DeviceImages, chosen_device, say_once
+from demoreel.torch.device import (
+    DecodeDevice,
+    DeviceImages,
+    chosen_device,
+    say_once,
+    video_device,
+)
 from demoreel.torch.place import (
     DatasetPlace,
     PathLike,
@@ -140,6 +146,8 @@ class LeRobotLanceVideoDataset(_LanceDataset):
             worker keeps open, one per video. Here a thread has one decoder for all videos, and
             what is kept of a video is its list of packets, within a bound of its own.
         video_decoder_cache_size: Another name for it.
+        decode_device: Where videos are decoded, and ``gpu_memory_mb``: as in ``LeRobotDataset``.
+        gpu_memory_mb: Likewise.
         episode_filter: Keep the episodes whose metadata row satisfies this.
         cameras: Decode only these; the others are left out of the items.
         image_size: (height, width) to scale images to.
@@ -164,6 +172,8 @@ class LeRobotLanceVideoDataset(_LanceDataset):
         *,
         decoder_cache_size: int = 16,
         video_decoder_cache_size: int | None = None,
+        decode_device: DecodeDevice = "cpu",
+        gpu_memory_mb: int = 512,
         **options: Unpack[LanceOptions],
     ) -> None:
         for size in (decoder_cache_size, video_decoder_cache_size or decoder_cache_size):
@@ -171,6 +181,7 @@ class LeRobotLanceVideoDataset(_LanceDataset):
                 raise ArgumentError(
                     f"decoder_cache_size must be a whole number from 1, not {size!r}."
                 )
+        self._video = video_device(decode_device, memory_mb=gpu_memory_mb)
         super().__init__(repo_id, root, **options)
 
 

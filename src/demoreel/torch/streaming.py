@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -31,6 +31,9 @@ from demoreel.torch.stream_pass import (
     pool_order,
     rank_and_world_size,
 )
+
+if TYPE_CHECKING:
+    from demoreel.torch.device import DecodeDevice
 
 
 class StreamFacts:
@@ -107,6 +110,11 @@ class StreamFacts:
     def depth_output_unit(self) -> str:
         """Unit of depth images and their statistics."""
         return self.dataset.depth_output_unit
+
+    @property
+    def decode_device(self) -> torch.device:
+        """Where videos are decoded that this device can decode."""
+        return self.dataset.decode_device
 
     @property
     def image_transforms(self) -> Transform | None:
@@ -255,6 +263,9 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         cameras: Decode only these; the others are left out of the items.
         image_size: (height, width) to scale images to.
         decode_threads: By default every core in a main process and one in a DataLoader worker.
+        decode_device: Where videos are decoded; see ``LeRobotDataset``. Wrap the loader in
+            ``demoreel.torch.to_device``.
+        gpu_memory_mb: Likewise.
         storage_options: Of a remote dataset; see ``demoreel.open``.
         allow_external: What the Lance tables may name outside the dataset; see ``demoreel.open``.
         cache_dir: Likewise.
@@ -296,6 +307,8 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         cameras: Sequence[str] | None = None,
         image_size: tuple[int, int] | None = None,
         decode_threads: int | None = None,
+        decode_device: DecodeDevice = "cpu",
+        gpu_memory_mb: int = 512,
         storage_options: Mapping[str, Any] | None = None,
         allow_external: AllowExternal | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
@@ -334,6 +347,8 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
             cameras=cameras,
             image_size=image_size,
             decode_threads=decode_threads,
+            decode_device=decode_device,
+            gpu_memory_mb=gpu_memory_mb,
             token=token,
             stream=streaming and is_elsewhere,
             storage_options=storage_options,

@@ -1,0 +1,245 @@
+"""Frames of a batch as packets: read in one process, to be decoded in another one.
+
+A worker of a ``DataLoader`` cannot use the GPU of its parent. It reads what a decoder needs, and no
+pixel: the packets of each GOP, as a chip takes them, and which frames of them belong where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from demoreel.layouts.base import Reader
+from demoreel.media.annex_b import stream_header, stream_packet
+from demoreel.media.decode import Decoder, GopSpan, begins_anew, packet_bytes
+from demoreel.media.video import Codec
+from demoreel.storage.cache import ByteCache
+
+if TYPE_CHECKING:
+    from demoreel.read.cameras import Allocate
+
+_FULL_RANGE = 2
+_FORMS = 1 << 16  # bytes: of some hundred codecs
+
+
+class FrameForm(NamedTuple):
+    """What a video's frames are, as its own stream says.
+
+    Attributes:
+        codec: FFmpeg's name of the decoder: ``h264``, ``hevc``, ``libdav1d``, ``vp9``, ...
+        pixels: FFmpeg's name of the pixel format.
+        height: In pixels.
+        width: In pixels.
+        full_range: Whether luma goes from 0 to 255.
+        matrix: From YUV to RGB, as FFmpeg numbers it; 2 is unknown.
+    """
+
+    codec: str
+    pixels: str
+    height: int
+    width: int
+    full_range: bool
+    matrix: int
+
+
+class SpanPackets(NamedTuple):
+    """The packets of one GOP, and the frames that are wanted of them.
+
+    Attributes:
+        form: Which of the batch's forms its frames have.
+        file: The video, for errors.
+        sizes: Bytes of each packet, in decoding order; the first begins with the stream's header.
+        shown: The frame of the video that each packet becomes; -1 if it is never shown.
+        wanted: The wanted frames, ascending.
+    """
+
+    form: int
+    file: str
+    sizes: tuple[int, ...]
+    shown: tuple[int, ...]
+    wanted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedFrames:
+    """The images of one camera in a batch, as packets.
+
+    Attributes:
+        key: The camera.
+        dataset: Where it is from, for errors.
+        forms: Of the frames.
+        spans: What is decoded together, one behind the other in ``data``.
+        order: For each image of the batch, which of the spans' wanted frames it is; of windows,
+            (samples, offsets).
+        data: The bytes of all packets.
+    """
+
+    key: str
+    dataset: str
+    forms: tuple[FrameForm, ...]
+    spans: tuple[SpanPackets, ...]
+    order: np.ndarray
+    data: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the frames."""
+        return self.forms[0].height, self.forms[0].width
+
+    def reshaped(self, shape: tuple[int, ...]) -> EncodedFrames:
+        """Return the same images as windows: (samples, offsets)."""
+        return replace(self, order=self.order.reshape(shape))
+
+    def packets(self) -> Iterable[tuple[SpanPackets, list[memoryview]]]:
+        """Yield each span and the bytes of its packets."""
+        view = np.ascontiguousarray(self.data).data
+        at = 0
+        for span in self.spans:
+            found = []
+            for size in span.sizes:
+                found.append(view[at : at + size])
+                at += size
+            yield span, found
+
+    def of(self, places: np.ndarray) -> EncodedFrames:
+        """Return these images alone, with the packets of their spans."""
+        order = self.order[places]
+        first = np.cumsum([0, *(len(span.wanted) for span in self.spans)])
+        begin = np.cumsum([0, *(sum(span.sizes) for span in self.spans)])
+        span_of = np.searchsorted(first, order, side="right") - 1
+        moved = np.zeros(len(self.spans), np.int64)
+        chosen = np.unique(span_of).tolist()
+        at = 0
+        for number in chosen:
+            moved[number] = at - first[number]
+            at += len(self.spans[number].wanted)
+        return replace(
+            self,
+            spans=tuple(self.spans[number] for number in chosen),
+            order=order + moved[span_of],
+            data=np.concatenate([self.data[begin[n] : begin[n + 1]] for n in chosen]),
+        )
+
+
+def camera_form(reader: Reader, key: str) -> FrameForm | None:
+    """Return what a camera's first frame is; None where images lie in tables.
+
+    Cost: see ``form_of``, and the packet index of a video.
+    """
+    if reader.in_tables(key) or not len(reader.episodes):
+        return None
+    clip = reader.clip(0, key)
+    first = int(clip.frames(np.array([0]))[0])
+    return form_of(GopSpan(clip.video.index, clip.video.file, clip.video.name, (first,)))
+
+
+def joined(parts: list[EncodedFrames]) -> EncodedFrames:
+    """Return the images of several batches, one behind the other."""
+    forms = tuple(dict.fromkeys(form for part in parts for form in part.forms))
+    spans: list[SpanPackets] = []
+    orders = []
+    frames = 0
+    for part in parts:
+        orders.append(part.order + frames)
+        spans += [s._replace(form=forms.index(part.forms[s.form])) for s in part.spans]
+        frames += sum(len(span.wanted) for span in part.spans)
+    return EncodedFrames(
+        parts[0].key,
+        parts[0].dataset,
+        forms,
+        tuple(spans),
+        np.concatenate(orders),
+        np.concatenate([np.asarray(part.data) for part in parts]),
+    )
+
+
+def encoded_frames(
+    spans: Iterable[tuple[GopSpan, Mapping[int, int]]],
+    *,
+    key: str,
+    dataset: str,
+    places: np.ndarray,
+    is_decoded: Callable[[FrameForm], bool],
+    allocate: Allocate,
+) -> EncodedFrames | None:
+    """Read the packets of a batch's images.
+
+    Args:
+        spans: What is decoded together, and the first place of each of its frames in the batch.
+        key: The camera.
+        dataset: Where it is from.
+        places: For each image, the first place that has the same frame.
+        is_decoded: Whether the device decodes such frames.
+        allocate: Makes the memory of the packets.
+
+    Returns:
+        None where the device does not decode one of them: the CPU then decodes all.
+
+    Raises:
+        VideoError: Bytes are missing, or a packet is damaged.
+    """
+    forms: dict[FrameForm, int] = {}
+    found: list[SpanPackets] = []
+    parts: list[bytes] = []
+    number_of = np.empty(len(places), np.int64)
+    frames = 0
+    for span, targets in spans:
+        form = form_of(span)
+        # After a keyframe that is no IDR, a chip conceals what it lacks; the CPU says so.
+        if not is_decoded(form) or span.start < 0 or not begins_anew(span, span.start):
+            return None
+        codec = span.index.codec_at(span.start)
+        packets = span.packets(span.start)
+        data = [stream_packet(codec, one, span.name) for one in packet_bytes(span, packets)]
+        data[0] = stream_header(codec, span.name) + data[0]
+        for number, frame in enumerate(span.frames, frames):
+            number_of[targets[frame]] = number
+        frames += len(span.frames)
+        found.append(
+            SpanPackets(
+                forms.setdefault(form, len(forms)),
+                span.name,
+                tuple(map(len, data)),
+                tuple(span.index.frame_of[packets].tolist()),
+                span.frames,
+            )
+        )
+        parts += data
+    size = sum(map(len, parts))
+    memory = allocate((size,), np.dtype(np.uint8))
+    memory[:] = np.frombuffer(b"".join(parts), np.uint8)
+    return EncodedFrames(key, dataset, tuple(forms), tuple(found), number_of[places], memory)
+
+
+_forms: ByteCache[Codec, FrameForm] = ByteCache(_FORMS)
+
+
+def form_of(span: GopSpan) -> FrameForm:
+    """Return what a span's frames are, as the codec says.
+
+    Cost: the CPU decodes one frame, once for each codec's header.
+
+    Raises:
+        VideoError: It does not decode.
+    """
+    codec = span.index.codec_at(span.start)
+
+    def decoded() -> tuple[FrameForm, int]:
+        _, frame = next(Decoder().frames(span))
+        form = FrameForm(
+            codec.name,
+            frame.format.name,
+            frame.height,
+            frame.width,
+            frame.format.name.startswith("yuvj") or int(frame.color_range) == _FULL_RANGE,
+            int(frame.colorspace),
+        )
+        return form, len(codec.extradata or b"") + 256
+
+    return _forms.get(codec, decoded)
