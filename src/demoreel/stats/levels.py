@@ -164,6 +164,20 @@ def validated_histograms(
             yield Validated(position, histogram, stats)
 
 
+def counted_levels(
+    reader: Reader, stated: Mapping[str, Mapping[str, np.ndarray]], positions: np.ndarray
+) -> dict[str, LevelCounts]:
+    """Return the levels of all frames of these episodes, for cameras of which all were counted."""
+    wanted = set(positions.tolist())
+    found: dict[str, LevelCounts] = {}
+    for one in validated_histograms(reader, stated):
+        if one.position in wanted:
+            own = LevelCounts.counted(one.histogram.counts, one.histogram.frames)
+            found.setdefault(one.histogram.camera, LevelCounts()).merge(own)
+    frames = int(reader.episodes.length[positions].sum())
+    return {camera: levels for camera, levels in found.items() if levels.count == frames}
+
+
 def _stats_if_possible(
     reader: Reader, position: int, histogram: Histogram
 ) -> dict[str, np.ndarray] | None:

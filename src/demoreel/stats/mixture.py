@@ -20,7 +20,7 @@ from demoreel.model.stats import combined
 from demoreel.read.mixture import MixtureKey, MixtureReader
 from demoreel.read.part import OpenPart
 from demoreel.stats.inherited import inherited_from
-from demoreel.stats.levels import camera_stats, validated_histograms
+from demoreel.stats.levels import camera_stats, counted_levels
 from demoreel.stats.running import QUANTILES, LevelCounts, stats_of_levels
 
 _MOST = 1 << 50  # of counts: sums are exact below 2 ** 53
@@ -181,24 +181,14 @@ def _frames_of(part: OpenPart, cameras: Sequence[str], unit: DepthUnit) -> dict[
         [reader.episodes.position_of(n) for n in part.dataset.episodes.episode_index.tolist()]
     )
     stated = inherited_from(reader, list(sources)).cameras
-    counted: dict[str, np.ndarray] = {}
-    seen: dict[str, set[int]] = {}
-    wanted = set(chosen.tolist())
-    if part.rows is None:
-        for one in validated_histograms(reader, stated):
-            camera = one.histogram.camera
-            if camera in sources and one.position in wanted:
-                seen.setdefault(camera, set()).add(one.position)
-                before = counted.get(camera)
-                counts = one.histogram.counts
-                counted[camera] = counts.copy() if before is None else before + counts
+    counted = counted_levels(reader, stated, chosen) if part.rows is None else {}
     found = {}
     for source, key in sources.items():
         feature = reader.info.features[source]
-        if seen.get(source) == wanted:
-            levels = LevelCounts.counted(counted[source], part.size)
+        levels = counted.get(source)
+        if levels is not None:
             stats = camera_stats(levels, feature)
-            found[key] = _Frames(_in_unit(stats, feature, unit), counted[source], part.size)
+            found[key] = _Frames(_in_unit(stats, feature, unit), levels.histogram(), part.size)
             continue
         kinds = stated.get(source) or {}
         rows = {kind: value[chosen] for kind, value in kinds.items()}
