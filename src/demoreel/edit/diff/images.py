@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from demoreel.edit.compare import psnr
 from demoreel.edit.diff.difference import DifferencePlace, ImageDifference
 from demoreel.edit.diff.pairs import Pair, Side
 from demoreel.layouts.columns import FEW_BYTES, image_steps
@@ -23,7 +24,6 @@ _SAMPLED = 8  # frames of an episode and camera
 _ROWS_AT_ONCE = 64
 _DECODED_BYTES = 64 << 20
 _BYTES_AT_ONCE = 1 << 20
-_LEVELS = 255.0
 
 
 @dataclass(slots=True)
@@ -159,8 +159,7 @@ class Images:
             return False
         if found.largest is not None:
             found.largest = max(found.largest, largest)
-        error = float(np.square(distance, dtype=np.float64).mean())
-        found.psnr = min(found.psnr, 10 * math.log10(_LEVELS**2 / error))
+        found.psnr = min(found.psnr, psnr(distance))
         return True
 
 
