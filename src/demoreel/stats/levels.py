@@ -20,12 +20,12 @@ from demoreel.media.images import decode_depth_image, decode_image
 from demoreel.model import Feature
 from demoreel.model.depth import depth_table
 from demoreel.model.feature import MASK
+from demoreel.model.stats import MERGED
 from demoreel.read.in_order import FrameRuns, ImageRun, VideoRun, one_by_one
 from demoreel.stats.running import LevelCounts, finish_alike, stats_of_levels
 
 _LARGEST = 65535
 _MILLIMETRES = np.arange(_LARGEST + 1) / 1000  # in metres
-_NEEDED = ("min", "max", "mean", "std", "count")
 
 
 def cameras_stats(
@@ -192,7 +192,7 @@ def _stats_if_possible(
 
 
 def _agree(stats: Mapping[str, np.ndarray], said: Mapping[str, np.ndarray]) -> bool:
-    return said.keys() >= set(_NEEDED) and all(
+    return said.keys() >= {*MERGED, "count"} and all(
         # Not all writers keep every digit.
         said[kind].size == value.size
         and np.allclose(said[kind], value.reshape(-1), rtol=1e-6, atol=1e-9)

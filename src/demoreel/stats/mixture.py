@@ -16,15 +16,15 @@ import numpy as np
 
 from demoreel.model import Feature, Stats
 from demoreel.model.depth import DepthUnit
-from demoreel.model.stats import combined
+from demoreel.model.stats import MERGED, QUANTILES, combined
 from demoreel.read.mixture import MixtureKey, MixtureReader
 from demoreel.read.part import OpenPart
 from demoreel.stats.inherited import inherited_from
 from demoreel.stats.levels import camera_stats, counted_levels
-from demoreel.stats.running import QUANTILES, LevelCounts, stats_of_levels
+from demoreel.stats.running import LevelCounts, stats_of_levels
 
 _MOST = 1 << 50  # of counts: sums are exact below 2 ** 53
-_KINDS = ("min", "max", "mean", "std", *QUANTILES)
+_KINDS = (*MERGED, *QUANTILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def _frames_of(part: OpenPart, cameras: Sequence[str], unit: DepthUnit) -> dict[
             continue
         kinds = stated.get(source) or {}
         rows = {kind: value[chosen] for kind, value in kinds.items()}
-        if {"min", "max", "mean", "std", "count"} <= rows.keys():
+        if {*MERGED, "count"} <= rows.keys():
             known = {k: v for k, v in rows.items() if k in _KINDS or k == "count"}
             stats = {k: v.reshape(-1, 1, 1) for k, v in combined(known).items() if k != "count"}
         elif source in (reader.stats or {}):
