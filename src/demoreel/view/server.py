@@ -49,6 +49,7 @@ try:
 
     from demoreel.view.analysis import Analysis
     from demoreel.view.answers import (
+        MOST_SENT,
         answering,
         columns_answer,
         json_answer,
@@ -57,6 +58,7 @@ try:
         plain_values,
         report_of,
         taking,
+        taking_bytes,
     )
 except ImportError as error:
     raise MissingExtraError(
@@ -221,6 +223,8 @@ class Viewer:
             Route(f"{one}/draft", answering(self._draft)),
             Route(f"{one}/draft", taking(self._save_draft), methods=["PUT"]),
             Route(f"{one}/cutlist", answering(self._cutlist)),
+            Route(f"{one}/annotations", answering(self._annotations)),
+            Route(f"{one}/labels", taking_bytes(self._take_labels, MOST_SENT), methods=["POST"]),
             Route(f"{one}/render", taking(self._render), methods=["POST"]),
             Route("/api/jobs/{number:int}", answering(self._job)),
             Route("/api/jobs/{number:int}/cancel", taking(self._cancel), methods=["POST"]),
@@ -366,6 +370,19 @@ class Viewer:
     def _cutlist(self, request: Request) -> Response:
         shown = self._of(request)
         return json_answer(cut_of(shown, self._drafts.read(shown)).cutlist.to_json())
+
+    def _annotations(self, request: Request) -> Response:
+        from demoreel.view.exchange import annotations_in  # heavy
+
+        shown = self._of(request)
+        return json_answer(annotations_in(shown.open(), self._drafts.read(shown)))
+
+    def _take_labels(self, request: Request, data: bytes) -> Response:
+        """Answer with a file's labels as changes, which the page puts into its draft."""
+        from demoreel.view.exchange import changes_in  # heavy
+
+        self._refuse_writing()
+        return json_answer({"episodes": changes_in(data, self._of(request).open())})
 
     def _render(self, request: Request, sent: Any) -> Response:
         """Begin to write a dataset of the draft, or a new version of a Lance dataset."""

@@ -315,6 +315,7 @@ export async function showEpisode(main, id, number, asked) {
     read: (name) => now(name) ?? [],
     write: (name, rows) => draft.change(number, { [name]: same(rows, said[name] ?? []) ? null : rows }),
     seek: (frame) => { pause(); return seek(frame); },
+    cameras: Object.keys(episode.cameras),
     known: (style) => [...said.persistent, ...said.events, ...Object.values(draft.episodes).flatMap((change) => [...(change.persistent ?? []), ...(change.events ?? [])])]
       .filter((row) => row.style === style || style === "event").map((row) => row.content ?? ""),
   });
