@@ -8,11 +8,14 @@ another site makes are refused.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -196,6 +199,12 @@ class Viewer:
         self._read_only = read_only
         self._analysis = Analysis(self.shown, self.jobs, Predictions(predictions), self._drafts)
 
+    def begin(self) -> None:
+        """Open the dataset, if it is one, while the browser starts."""
+        found = self.shown.list()
+        if len(found) == 1:
+            threading.Thread(target=_opened, args=(found[0],), daemon=True).start()
+
     def app(self, token: str, hosts: Sequence[str] | None) -> App:
         """Return the application, as uvicorn runs it."""
         one = "/api/d/{id}"
@@ -251,12 +260,17 @@ class Viewer:
         dataset = shown.open()
         position = dataset.reader.episodes.position_of(episode)
         meta = dataset.reader.episodes[position]
-        cameras = {}
-        for camera in dataset.cameras:
+
+        def facts_of(camera: str) -> dict[str, Any]:
             try:
-                cameras[camera] = camera_facts(dataset, position, camera)
+                facts = camera_facts(dataset, position, camera)
             except DemoreelError as error:
-                cameras[camera] = {"way": "error", "why": report_of(error)}
+                return {"way": "error", "why": report_of(error)}
+            return {**facts, "revision": shown.revision}
+
+        # At once: of a dataset in a store, each camera costs requests.
+        with ThreadPoolExecutor(max(1, min(8, len(dataset.cameras)))) as pool:
+            cameras = dict(zip(dataset.cameras, pool.map(facts_of, dataset.cameras), strict=True))
         return json_answer(
             {
                 "index": meta.index,
@@ -430,6 +444,11 @@ class Viewer:
         return _file(request.path_params["name"])
 
 
+def _opened(shown: ShownDataset) -> None:
+    with contextlib.suppress(Exception):  # the page that asks for it is told
+        shown.open()
+
+
 def _file(name: str) -> Response:
     path = _PAGE / name
     if path.parent != _PAGE or path.suffix not in _TYPES or not path.is_file():
@@ -494,6 +513,7 @@ class RunningViewer:
         self.port = int(self._socket.getsockname()[1])
         shown = f"[{host}]" if ":" in host else host
         self.address = f"http://{shown}:{self.port}/?token={self.token}"
+        viewer.begin()
         app = viewer.app(self.token, _LOOPBACK if self.is_local else None)
         self._server = uvicorn.Server(
             uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False)
