@@ -21,7 +21,7 @@ from demoreel.layouts.persisted_files import persisted_folders
 from demoreel.layouts.v3.resume import read_book
 from demoreel.repair.report import Repaired
 from demoreel.repair.work import Work
-from demoreel.run.anywhere import made_anywhere, refuse_remote
+from demoreel.run.anywhere import is_here, made_anywhere, refuse_remote
 from demoreel.storage.commit.files import refuse_existing, refuse_overlap, says_no_room
 from demoreel.storage.commit.hidden_folder import passing_folder
 from demoreel.storage.commit.replace import place_of_old, replacing_dataset
@@ -30,7 +30,6 @@ from demoreel.storage.external import allow_external as allow
 from demoreel.storage.folder import refuse_links_out
 from demoreel.storage.remote.fetch import part_of
 from demoreel.storage.scratch import scratch_folder
-from demoreel.storage.store import is_uri
 
 _FETCHING = 0.4  # of all the work, where files are fetched first, or sent afterwards
 _CHECKING = 0.2
@@ -122,8 +121,8 @@ def repair(
         place = _checked_target(root, place, dry_run)
         return _repair(root, place, how, repairing)
 
-    fetched = _FETCHING if is_uri(source) else 0.0
-    sent = 1 - _FETCHING if target is not None and is_uri(target) else 1.0
+    fetched = _FETCHING if not is_here(source) else 0.0
+    sent = 1 - _FETCHING if target is not None and not is_here(target) else 1.0
     repairing = part_of(report, fetched, sent)
 
     return made_anywhere(
