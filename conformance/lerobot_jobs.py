@@ -8,6 +8,8 @@ whether it may be asked at all (`HF_HUB_OFFLINE`). `JOBS.json` holds jobs by nam
     {"do": "read", "repo_id": "me/x", "kwargs": {"episodes": [1]}, "indices": {"step": 7}}
     {"do": "push", "repo_id": "me/x", "root": FOLDER, "kwargs": {"tags": ["arm"]}}
     {"do": "read_lance", "root": "s3://...", "kwargs": {}, "indices": "all"}
+    {"do": "language", "repo_id": "me/x", "kwargs": {}, "recipe": {...},
+     "asked": {"now": {"function": "active_at", "style": "subtask"}}}
 
 `OUT.json` holds their answers by the same names. Reading answers as a case of `lerobot_answers.py`
 does, and with "meta"; "error" says what lerobot said instead.
@@ -33,6 +35,8 @@ def answer(do: str, indices: Any = "all", **job: Any) -> dict[str, Any]:
     try:
         if do == "push":
             return push(**job)
+        if do == "language":
+            return language(**job)
         return described(read(**job) if do == "read" else read_lance(**job), indices)
     except Exception as error:
         return {"error": said(error)}
@@ -58,6 +62,42 @@ def push(repo_id: str, root: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     RepoCard.validate = lambda *_, **__: None
     LeRobotDataset(repo_id, root=root).push_to_hub(**kwargs)
     return {}
+
+
+def language(
+    repo_id: str, kwargs: dict[str, Any], asked: dict[str, dict[str, Any]], recipe: dict[str, Any]
+) -> dict[str, Any]:
+    """Ask lerobot's own functions about the rows of language at each frame."""
+    from lerobot.configs.recipe import TrainingRecipe
+    from lerobot.datasets import language_render
+    from lerobot.datasets.language import column_for_style, validate_camera_field
+
+    dataset, turns = read(repo_id, kwargs), TrainingRecipe.from_dict(recipe)
+    frames, refused = [], []
+    for index in range(len(dataset)):
+        item = dataset[index]
+        at = float(item["timestamp"])
+        rows = {"persistent": item["language_persistent"], "events": item["language_events"]}
+        for kind, said_here in rows.items():
+            for row in said_here:
+                try:
+                    validate_camera_field(row["style"], row["camera"])
+                    assert column_for_style(row["style"]) == f"language_{kind}", "another column"
+                except (AssertionError, ValueError) as error:
+                    refused.append(f"frame {index}: {said(error)}")
+        answers = {}
+        for name, question in asked.items():
+            selected = {key: value for key, value in question.items() if key != "function"}
+            given = (
+                rows if question["function"] == "emitted_at" else {"persistent": rows["persistent"]}
+            )
+            row = getattr(language_render, question["function"])(at, **given, **selected)
+            answers[name] = None if row is None else row["content"]
+        rendered = language_render.render_sample(
+            recipe=turns, **rows, t=at, sample_idx=index, task=item["task"]
+        )
+        frames.append({"answers": answers, "rendered": rendered, **rows})
+    return {"frames": frames, "refused": refused}
 
 
 def described(dataset: Any, indices: Any) -> dict[str, Any]:

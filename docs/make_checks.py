@@ -34,7 +34,7 @@ def _table(name: str) -> str:
 
 
 def _row(code: Code) -> tuple[str, ...]:
-    command = (code.mend or "").format(dataset="DATASET", episode="EPISODE")
+    command = (code.command or "").format(dataset="DATASET", episode="EPISODE")
     said = f"{code.title}. {code.effect}"
     return f"`{code.name}`", code.severity, said, f"`{command}`" if command else ""
 

@@ -54,7 +54,7 @@ def test_reads_well(name):
     assert code.severity in SEVERITIES
     assert not code.title.endswith(".")
     assert code.effect.endswith(".")
-    assert code.mend is None or code.mend.startswith(("demoreel ", "git -C {dataset} lfs "))
+    assert code.command is None or code.command.startswith(("demoreel ", "git -C {dataset} lfs "))
 
 
 def test_repair_is_one_command():

@@ -76,7 +76,7 @@ def test_as_json():
     assert raw["counts"] == {"video-short": 1, "video-gap": 1}
     first = raw["findings"][0]
     assert first["where"] == {"dataset": "/data/arm", "episode": 0, "file": "a.mp4"}
-    assert set(first) == {"code", "severity", "what", "where", "effect", "mend", "count"}
+    assert set(first) == {"code", "severity", "what", "where", "effect", "command", "mend", "count"}
 
 
 def test_a_place_may_stand_for_many():

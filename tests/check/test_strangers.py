@@ -177,7 +177,7 @@ def test_statistics_of_pixels_up_to_255(layout, tmp_path):
     else:
         edit_json(root / STATS, enlarge)
     [finding] = demoreel.check(root).of("stats-pixels")
-    assert run_here(*shlex.split(finding.mend)[1:]).returncode == 0
+    assert run_here(*shlex.split(finding.command)[1:]).returncode == 0
     assert not alarms(demoreel.check(root))
 
 
@@ -226,7 +226,7 @@ def test_quantiles_that_are_far_off(name, share, tmp_path):
     [finding] = demoreel.check(root).of("stats-quantiles")
     assert f"{name} of dimension 1 of action" in finding.what
     assert "1 of 6 dimensions" in finding.what
-    assert finding.mend == f"demoreel stats {root} --recompute --no-pictures"
+    assert finding.command == f"demoreel stats {root} --recompute --no-pictures"
 
 
 # Declarations
@@ -350,7 +350,7 @@ def test_what_git_lfs_did_not_fetch_is_one_finding(tmp_path):
     assert set(report.counts) == {"file-not-fetched"}
     [finding] = report.findings
     assert "7 of 7 tables, 14 of 14 videos" in finding.what
-    assert shlex.split(finding.mend) == ["git", "-C", str(root), "lfs", "pull"]
+    assert shlex.split(finding.command) == ["git", "-C", str(root), "lfs", "pull"]
     assert report.exit_code() == 2
 
 
@@ -369,7 +369,7 @@ def test_what_was_not_downloaded_is_one_finding_a_kind(layout, tmp_path):
         "2 of 5 tables, with 2 episodes",
         "4 of 5 videos, with 4 episodes",
     ]
-    assert {f.mend for f in report.findings[:2]} == {f"demoreel pull me/arm {root}-fetched"}
+    assert {f.command for f in report.findings[:2]} == {f"demoreel pull me/arm {root}-fetched"}
 
 
 def test_links_that_lead_nowhere_are_files_that_are_not_there(tmp_path):
@@ -384,7 +384,7 @@ def test_where_nothing_says_whence_the_command_has_a_gap(tmp_path):
     root = make_dataset(tmp_path / "ds", episodes=[4], cameras=1)
     next(root.rglob("*.mp4")).unlink()
     [finding] = demoreel.check(root).of("video-missing")
-    assert finding.mend == f"demoreel pull OWNER/NAME {root}-fetched"
+    assert finding.command == f"demoreel pull OWNER/NAME {root}-fetched"
 
 
 # Advice
@@ -412,7 +412,7 @@ def tremble(episode, columns):
 def test_trimming_what_is_idle_removes_the_finding(rest, tmp_path):
     root = make_moving(tmp_path / "arm", lengths=[120] * 3, change=rest)
     report = demoreel.check(root)
-    [command] = {finding.mend for finding in report.of("idle-head")}
+    [command] = {finding.command for finding in report.of("idle-head")}
     assert run_here(*shlex.split(command)[1:]).returncode == 0
     trimmed = demoreel.check(f"{root}-trimmed")
     assert trimmed.counts == {}
@@ -435,7 +435,7 @@ def test_keyframes_that_are_far_apart(tmp_path):
     [finding] = demoreel.check(root).of("keyframes-far")
     assert "up to 200 frames apart in 1 of 2 videos" in finding.what
     assert "samples a second" in finding.what
-    assert run_here(*shlex.split(finding.mend)[1:]).returncode == 0
+    assert run_here(*shlex.split(finding.command)[1:]).returncode == 0
     faster = demoreel.check(f"{root}-fast")
     assert "keyframes-far" not in faster.counts
     assert faster.looked_at[f"{root}-fast"]["layout"] == "v2.1"
@@ -476,7 +476,7 @@ def test_tasks_by_two_columns_are_tuples_for_lerobot(tmp_path):
     pq.write_table(table, root / "meta/tasks.parquet")
     [finding] = demoreel.check(root).of("tasks-not-index")
     assert "tuple" in finding.what
-    assert run_here(*shlex.split(finding.mend)[1:]).returncode == 0
+    assert run_here(*shlex.split(finding.command)[1:]).returncode == 0
     assert not alarms(demoreel.check(f"{root}-repaired"))
     assert demoreel.open(root)[7]["task"] == "place"
 

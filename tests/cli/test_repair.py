@@ -19,7 +19,7 @@ def test_repair(tmp_path, capsys):
     assert "2 episodes, 9 frames can be kept" in capsys.readouterr().out
     assert not out.exists()
     assert run(["repair", str(root), str(out)]) == 0
-    assert "statistics of images were taken anew" in capsys.readouterr().out
+    assert "statistics of images were recomputed" in capsys.readouterr().out
     assert len(demoreel.open(out)) == 9
 
 

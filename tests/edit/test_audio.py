@@ -224,7 +224,7 @@ def test_repair_sets_right_what_info_says_of_audio(audible, tmp_path):
     edit_info(silent, lambda info: info["features"][CAMERA]["info"].update(STATED))
     assert "audio-missing" in {f.code for f in demoreel.check(silent).findings}
     done = demoreel.repair(silent, tmp_path / "new")
-    assert any("has_audio" in what for what in done.mended)
+    assert any("has_audio" in what for what in done.changes)
     assert said(tmp_path / "new")["has_audio"] is False
     assert not any(name.startswith("audio.") for name in said(tmp_path / "new"))
     shutil.copytree(audible["v3.0"], tmp_path / "denied")

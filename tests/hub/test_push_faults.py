@@ -88,7 +88,7 @@ def test_it_does_not_wait_for_ever(hub, folder):
     assert len(hub.commits(REPO)) == 2
 
 
-def test_a_failure_between_commit_and_tag_is_mended(hub, folder):
+def test_a_failure_between_commit_and_tag_is_completed(hub, folder):
     hub.fail_next(50, status=500, retry_after=0, on="tag")
     with pytest.raises(StoreError, match="500"):
         demoreel.push(folder, REPO)

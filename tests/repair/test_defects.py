@@ -14,13 +14,13 @@ import pytest
 import demoreel
 from demoreel.check.catalogue import CODES
 from demoreel.check.codes import REPAIR
-from demoreel.errors import RepairError
+from demoreel.errors import DemoreelError, RepairError
 from support.defects import DEFECTS, make_base
 
 MENDABLE = [
     name
     for name, defect in DEFECTS.items()
-    if not defect.leaks and any(CODES[code].mend == REPAIR for code in defect.codes)
+    if not defect.leaks and any(CODES[code].command == REPAIR for code in defect.codes)
 ]
 HOPELESS = {
     "data_file_missing",  # of the only fragment
@@ -81,10 +81,10 @@ def require_fixpoint(root, folder, **options):
     left = [(f.code, f.what) for f in done.after.findings if f.severity != "hint"]
     assert done.is_clean, left
     assert done.episodes >= 1
-    assert done.mended or done.lost or done.dropped or done.cameras_lost  # a word about it
+    assert done.changes or done.lost or done.dropped or done.cameras_lost  # a word about it
     assert len(demoreel.open(folder / "out")) == done.frames
     again = demoreel.repair(folder / "out", folder / "again", deep=options["deep"])
-    assert (again.mended, again.dropped, again.is_whole) == ((), (), True)
+    assert (again.changes, again.dropped, again.is_whole) == ((), (), True)
 
 
 @pytest.mark.soak
@@ -129,3 +129,15 @@ def test_any_two_defects_at_once(base, tmp_path, pair):
     except RepairError as error:
         if not error.what.startswith(("No episode can be saved", "Nothing says")):
             raise
+
+
+def test_an_error_of_opening_says_what_to_do(base, tmp_path):
+    silent = []
+    for name in MENDABLE:
+        root, _ = damaged(base, tmp_path / name, [name])
+        try:
+            demoreel.open(root)
+        except DemoreelError as error:
+            silent += [] if error.hint else [(name, error.what)]
+        shutil.rmtree(tmp_path / name)
+    assert silent == []

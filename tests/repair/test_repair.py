@@ -108,7 +108,7 @@ def test_a_recording_without_footers_comes_back(v30, tmp_path):
     shutil.rmtree(v30 / "meta" / "episodes")
     done = repair(v30, tmp_path / "out")
     assert stamps(tmp_path / "out") == whole((0, 6), (1, 9), (2, 5), (3, 8))
-    assert any("without a footer" in sentence for sentence in done.mended)
+    assert any("without a footer" in sentence for sentence in done.changes)
     assert done.is_clean, done.after
 
 
@@ -145,7 +145,7 @@ def test_info_is_rebuilt_from_tables_and_videos(v30, tmp_path):
         k: (f.dtype, f.shape) for k, f in old.features.items()
     }
     assert stamps(tmp_path / "out") == whole((0, 6), (1, 9), (2, 5), (3, 8))
-    assert any("fps is 30" in sentence for sentence in done.mended)
+    assert any("fps is 30" in sentence for sentence in done.changes)
 
 
 @pytest.mark.parametrize("layout", ["v2.0", "v2.1"], indirect=True)
@@ -173,7 +173,7 @@ def test_a_video_without_its_end_keeps_what_is_there(v30, tmp_path):
     video.write_bytes(moved.read_bytes()[: int(index.offset[22]) + 5])  # 22 whole packets
     done = repair(v30, tmp_path / "out")
     assert stamps(tmp_path / "out") == [*whole((0, 6), (1, 9), (2, 5)), [(3, 0), (3, 1)]]
-    assert any("6 rows at the end have no images" in sentence for sentence in done.mended)
+    assert any("6 rows at the end have no images" in sentence for sentence in done.changes)
 
 
 def test_videos_under_another_folder_are_found(dataset, tmp_path):
@@ -189,12 +189,12 @@ def test_orphan_rows_are_left_out(v30, tmp_path):
     pq.write_table(pa.concat_tables([rows, orphans]), v30 / TABLE, row_group_size=100)
     done = repair(v30, tmp_path / "out")
     assert stamps(tmp_path / "out") == whole((0, 6), (1, 9), (2, 5), (3, 8))
-    assert "9 rows that no episode needs were left out" in done.mended
+    assert "9 rows that no episode needs were left out" in done.changes
     assert done.is_clean, [f.code for f in done.after.findings]
 
 
 @pytest.mark.parametrize("column", ["dataset_from_index", "length", "videos/KEY/from_timestamp"])
-def test_wrong_numbers_of_episodes_are_counted_anew(v30, tmp_path, column):
+def test_wrong_numbers_of_episodes_are_corrected(v30, tmp_path, column):
     camera = demoreel.open(v30).info.cameras[0]
     table = pq.read_table(v30 / EPISODES)
     name = column.replace("KEY", camera)
@@ -248,7 +248,7 @@ def test_videos_may_hold_episodes_in_another_order(v30, tmp_path):
     assert stamps(v30) == whole((1, 9), (3, 8), (0, 6), (2, 5))
     done = repair(v30, tmp_path / "out")
     assert stamps(tmp_path / "out") == stamps(v30)
-    assert done.mended == ()
+    assert done.changes == ()
 
 
 def test_totals_and_splits_are_right_again(v30, tmp_path):
@@ -388,7 +388,7 @@ def test_images_are_not_guessed_where_an_episode_before_is_lost(tmp_path):
     (source / EPISODES).write_bytes(b"PAR1")
     (source / TABLE).write_bytes(b"")
     with pytest.raises(RepairError):
-        repair(source, tmp_path / "mended")
+        repair(source, tmp_path / "repaired")
 
 
 def test_images_are_not_guessed_where_rows_before_are_lost(tmp_path):
@@ -396,9 +396,9 @@ def test_images_are_not_guessed_where_rows_before_are_lost(tmp_path):
     (source / EPISODES).write_bytes(b"PAR1")
     table = pq.read_table(source / TABLE)
     pq.write_table(pa.concat_tables([table.slice(0, 4), table.slice(6)]), source / TABLE)
-    done = repair(source, tmp_path / "mended", drop_episodes=True)
+    done = repair(source, tmp_path / "repaired", drop_episodes=True)
     assert [lost.episode for lost in done.lost] == [1, 2]
-    assert stamps(tmp_path / "mended") == [[(0, frame) for frame in range(4)]]
+    assert stamps(tmp_path / "repaired") == [[(0, frame) for frame in range(4)]]
 
 
 def test_images_are_not_guessed_where_a_video_before_is_lost(tmp_path):
@@ -406,7 +406,7 @@ def test_images_are_not_guessed_where_a_video_before_is_lost(tmp_path):
     (source / EPISODES).write_bytes(b"PAR1")
     (source / "videos/observation.images.cam0/chunk-000/file-000.mp4").write_bytes(b"")
     with pytest.raises(RepairError):
-        repair(source, tmp_path / "mended")
+        repair(source, tmp_path / "repaired")
 
 
 def test_a_pipe_in_a_files_place_is_passed_over(tmp_path):
@@ -414,7 +414,7 @@ def test_a_pipe_in_a_files_place_is_passed_over(tmp_path):
     for name in ("data/chunk-000/episode_000001.parquet", "meta/episodes_stats.jsonl"):
         (source / name).unlink()
         os.mkfifo(source / name)
-    done = repair(source, tmp_path / "mended", drop_episodes=True)
+    done = repair(source, tmp_path / "repaired", drop_episodes=True)
     assert [lost.episode for lost in done.lost] == [1]
     assert done.is_clean
 
@@ -423,15 +423,15 @@ def test_half_a_character_comes_through(tmp_path):
     source = make_dataset(tmp_path / "ds", episodes=[3])
     info = json.loads((source / "meta/info.json").read_text())
     (source / "meta/info.json").write_text(json.dumps({**info, "note": "\ud800"}))
-    assert repair(source, tmp_path / "mended").is_clean
-    assert demoreel.open(tmp_path / "mended").info.extra["note"] == "\ud800"
+    assert repair(source, tmp_path / "repaired").is_clean
+    assert demoreel.open(tmp_path / "repaired").info.extra["note"] == "\ud800"
 
 
 def test_a_video_whose_last_box_says_too_much_is_lost_or_kept_but_no_crash(tmp_path):
     source = make_dataset(tmp_path / "ds", episodes=[4, 4], layout="v2.1")
     video = source / "videos/chunk-000/observation.images.cam0/episode_000001.mp4"
     video.write_bytes(video.read_bytes()[:-200])
-    done = repair(source, tmp_path / "mended", drop_episodes=True)
+    done = repair(source, tmp_path / "repaired", drop_episodes=True)
     assert [lost.episode for lost in done.lost] == [1]
 
 
@@ -453,8 +453,8 @@ def test_audio_of_a_video_that_was_cut_off_is_kept_as_remote_as_it_goes(tmp_path
         index_first(name)
     cut_off(names[1], keep=0.7)
     done = demoreel.repair(root, tmp_path / "new")
-    assert any("frames before its end" in what for what in done.mended)
-    assert not any("its audio was not" in what for what in done.mended)
+    assert any("frames before its end" in what for what in done.changes)
+    assert not any("its audio was not" in what for what in done.changes)
     whole, part = (
         tracks_of(open_video(p)).audio for p in sorted((tmp_path / "new").rglob("*.mp4"))
     )

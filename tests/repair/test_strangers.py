@@ -121,7 +121,7 @@ def require_settled(done, folder: Path) -> None:
     """Require that what was repaired passes the check, and that a second repair does nothing."""
     assert done.is_clean, [(f.code, f.what) for f in done.after.findings if f.severity != "hint"]
     again = repair(done.target, folder / "again")
-    assert again.mended == ()
+    assert again.changes == ()
     assert again.is_whole
 
 
@@ -192,7 +192,7 @@ def test_values_in_other_types_get_their_declared_ones(dataset, bases, tmp_path)
     assert {k: f.dtype for k, f in after.features.items()} == {
         k: f.dtype for k, f in before.features.items()
     }
-    said = [sentence for sentence in done.mended if "stored as" in sentence]
+    said = [sentence for sentence in done.changes if "stored as" in sentence]
     assert len(said) < len(WIDER)  # one for each kind, and not for each column and table
     assert all(
         sum(name in each.replace(",", ":").split(": ") for each in said) == 1 for name in WIDER
@@ -206,7 +206,7 @@ def test_fractions_where_whole_numbers_are_declared_are_kept(v30, tmp_path):
     change(v30, "count", to=lambda _: half)
     done = repair(v30, tmp_path / "out")
     assert [item["count"] for item in items_of(tmp_path / "out")] == half.to_pylist()
-    assert any("count: it is float64 [1], not int64 [1]" in each for each in done.mended)
+    assert any("count: it is float64 [1], not int64 [1]" in each for each in done.changes)
     require_settled(done, tmp_path)
 
 
@@ -229,7 +229,7 @@ def test_missing_totals_are_counted(dataset, tmp_path):
     assert (raw["total_frames"], raw["total_episodes"], raw["total_tasks"]) == (15, 3, 2)
     if raw["codebase_version"] == "v2.1":
         assert (raw["total_chunks"], raw["total_videos"]) == (1, 3)
-        (said,) = (each for each in done.mended if "what was missing was added" in each)
+        (said,) = (each for each in done.changes if "what was missing was added" in each)
         assert "total_chunks is 1" in said
     require_settled(done, tmp_path)
 
@@ -242,7 +242,7 @@ def test_what_pandas_adds_to_tables_is_removed(dataset, bases, tmp_path):
         edit_table(path, lambda rows, index=index: rows.append_column("__index_level_0__", index))
     done = repair(dataset, tmp_path / "out")
     require_same(tmp_path / "out", bases / layout)
-    assert any("pandas" in sentence for sentence in done.mended)
+    assert any("pandas" in sentence for sentence in done.changes)
     require_settled(done, tmp_path)
 
 
@@ -290,7 +290,7 @@ def test_texts_of_tasks_survive(v30, bases, tmp_path, form):
     (v30 / "meta/tasks.parquet").write_bytes(TASK_TABLES[form])
     done = repair(v30, tmp_path / "out")
     require_same(tmp_path / "out", bases / "v3.0")
-    is_said = any("tasks.parquet" in sentence for sentence in done.mended)
+    is_said = any("tasks.parquet" in sentence for sentence in done.changes)
     assert is_said == (form != "no name")  # lerobot reads an index by any name
     require_settled(done, tmp_path)
 
@@ -330,7 +330,7 @@ def test_rows_without_a_task_index_have_their_episodes_task(dataset, bases, tmp_
 def test_metadata_that_name_other_tasks_than_rows_are_reported(v21, tmp_path):
     change(v21, "task_index", to=lambda array: pa.array([0] * len(array)))
     done = repair(v21, tmp_path / "out")
-    assert any("named other tasks than the rows" in each for each in done.mended)
+    assert any("named other tasks than the rows" in each for each in done.changes)
     assert demoreel.open(tmp_path / "out").tasks[1] == "place"  # no row has it; columns may
     assert done.dropped == ()
 
@@ -356,7 +356,7 @@ def test_the_declared_rate_stays_where_videos_have_it(dataset, tmp_path, share):
         old, new = open_video(path).index, open_video(tmp_path / "out" / name).index
         assert np.allclose(old.seconds, new.seconds, atol=1e-6)
         assert np.array_equal(old.size, new.size)
-    assert not any("fps" in sentence.replace("/ fps", "") for sentence in done.mended)
+    assert not any("fps" in sentence.replace("/ fps", "") for sentence in done.changes)
     require_settled(done, tmp_path)
 
 
@@ -375,7 +375,7 @@ def test_a_rate_that_rows_and_videos_contradict_is_set_right(dataset, tmp_path):
     edit_info(dataset, lambda info: info.update(fps=25))
     done = repair(dataset, tmp_path / "out")
     assert demoreel.open(tmp_path / "out").info.fps == 30
-    assert any("fps is 30" in sentence for sentence in done.mended)
+    assert any("fps is 30" in sentence for sentence in done.changes)
     require_settled(done, tmp_path)
 
 
@@ -386,7 +386,7 @@ def test_videos_of_another_rate_are_retimed_and_that_is_said(v21, tmp_path, fps)
     done = repair(v21, tmp_path / "out")
     assert done.copied == 0
     said = f"{video.relative_to(v21)}: retimed: one frame every 1/30 s, packets copied"
-    assert said in done.mended
+    assert said in done.changes
     require_settled(done, tmp_path)
 
 
@@ -395,7 +395,7 @@ def test_an_uneven_clock_is_set_right_and_that_is_said(v30, tmp_path):
     remux(video, retime=lambda _, frame: frame + 3 * (frame > 8))
     done = repair(v30, tmp_path / "out")
     assert stamps(tmp_path / "out") == frames_of(*enumerate(LENGTHS))
-    assert any("retimed: one frame every 1/30 s" in each for each in done.mended)
+    assert any("retimed: one frame every 1/30 s" in each for each in done.changes)
     assert done.copied == 0
     require_settled(done, tmp_path)
 
@@ -411,11 +411,47 @@ def test_what_is_wrong_behind_a_wrong_folder_is_set_right_too(dataset, tmp_path)
     require_settled(done, tmp_path)
 
 
+def test_a_video_in_a_folder_of_the_same_name_is_said_to_be_moved(v30, tmp_path):
+    name = "chunk-000/file-000.mp4"
+    old = v30 / "videos/chunk-000" / FRONT / "file-000.mp4"
+    old.parent.mkdir(parents=True)
+    (v30 / "videos" / FRONT / name).rename(old)
+    done = repair(v30, tmp_path / "out")
+    assert any("moved to where info.json says" in each for each in done.changes)
+    require_settled(done, tmp_path)
+
+
+def test_recomputed_quantiles_are_in_the_report(v30, tmp_path):
+    recorded = json.loads((v30 / "meta/stats.json").read_text())
+    recorded["observation.state"]["std"][0] *= 9
+    (v30 / "meta/stats.json").write_text(json.dumps(recorded))
+    assert demoreel.check(v30).of("stats-differ")
+    done = repair(v30, tmp_path / "out")
+    assert any("stats-differ" in each for each in done.changes)
+
+
+def test_reports_have_their_old_names_for_one_release(v30, tmp_path):
+    edit_info(v30, lambda info: info.update(total_frames=3))
+    done = repair(v30, tmp_path / "out")
+    assert done.mended == done.changes != ()
+    said = done.to_json()
+    assert said["mended"] == said["changes"] == list(done.changes)
+    (finding,) = done.before.of("total-frames")
+    assert finding.mend == finding.command == finding.to_json()["mend"]
+
+
+def test_where_there_is_no_episode_nothing_is_said_of_each(tmp_path):
+    demoreel.create(tmp_path / "x", fps=10, features={"action": SINGLE["next.reward"]}).finalize()
+    with pytest.raises(RepairError, match="There is no episode in this folder") as caught:
+        repair(tmp_path / "x", tmp_path / "out")
+    assert "--resume" in caught.value.hint
+
+
 def test_a_second_name_is_not_proposed_twice(v30):
     root = v30.rename(v30.with_name("x-repaired"))
     (root / "meta/stats.json").unlink()
     (finding,) = demoreel.check(root).of("stats-missing")
-    assert finding.mend == f"demoreel repair {root} {root}-2"
+    assert finding.command == f"demoreel repair {root} {root}-2"
 
 
 # What is not there
@@ -542,7 +578,7 @@ def test_episodes_added_as_files_are_taken_in(v21, another, tmp_path):
     assert [new[row]["index"] for row in range(len(new))] == list(range(25))
     assert [e.length for e in new.episodes] == [6, 4, 5, 3, 7]
     assert done.is_whole
-    assert any("episodes 3-4: not listed in" in sentence for sentence in done.mended)
+    assert any("episodes 3-4: not listed in" in sentence for sentence in done.changes)
     require_settled(done, tmp_path)
 
 
@@ -638,7 +674,7 @@ def test_a_change_of_many_files_is_one_sentence(tmp_path, capsys):
 def test_settings_stay_and_a_sound_dataset_is_not_changed(dataset, tmp_path):
     edit_info(dataset, lambda info: info.update(chunks_size=500, note="mine"))
     done = repair(dataset, tmp_path / "out")
-    assert done.mended == ()
+    assert done.changes == ()
     assert done.is_whole
     raw = json.loads((tmp_path / "out/meta/info.json").read_text())
     assert (raw["chunks_size"], raw["note"]) == (500, "mine")
@@ -707,7 +743,7 @@ def test_videos_in_each_others_places_are_not_taken(v21, tmp_path, order):
 def test_one_row_is_one_row(v21, tmp_path):
     film(sorted(v21.rglob("*.mp4"))[0], LENGTHS[0] - 1)
     done = repair(v21, tmp_path / "out")
-    assert "episode 0: 1 row at the end has no images, and was left out" in done.mended
+    assert "episode 0: 1 row at the end has no images, and was left out" in done.changes
 
 
 # What is said
@@ -717,8 +753,8 @@ def test_a_task_without_text_is_said_to_have_none(tmp_path):
     root = make_dataset(tmp_path / "ds", episodes=(3, 3), cameras=0, tasks=("", "place"))
     done = repair(root, tmp_path / "out")
     assert [e.tasks for e in demoreel.open(tmp_path / "out").episodes] == [("task 0",), ("place",)]
-    assert "task 0: had no text; its number is its text now" in done.mended
-    assert not any("other tasks" in sentence for sentence in done.mended)
+    assert "task 0: had no text; its number is its text now" in done.changes
+    assert not any("other tasks" in sentence for sentence in done.changes)
     assert done.dropped == ()
     require_settled(done, tmp_path)
 
@@ -726,7 +762,7 @@ def test_a_task_without_text_is_said_to_have_none(tmp_path):
 def test_a_note_that_is_no_number_is_kept(dataset, tmp_path):
     edit_info(dataset, lambda info: info.update(note={"score": float("nan")}))
     done = repair(dataset, tmp_path / "out")
-    assert (done.mended, done.dropped) == ((), ())
+    assert (done.changes, done.dropped) == ((), ())
     require_settled(done, tmp_path)
 
 
@@ -771,7 +807,7 @@ def test_tasks_that_no_row_has_keep_their_numbers(v21, tmp_path):
     edit_info(v21, lambda info: info.update(total_tasks=3))
     done = repair(v21, tmp_path / "out")
     assert demoreel.open(tmp_path / "out").tasks[2] == "valid"
-    assert (done.mended, done.dropped) == ((), ())
+    assert (done.changes, done.dropped) == ((), ())
 
 
 def test_episodes_in_no_split_stay_in_none(dataset, tmp_path):

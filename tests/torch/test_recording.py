@@ -52,7 +52,7 @@ def test_a_script_written_for_lerobot_records(tmp_path):
     assert (ds.num_episodes, len(ds), ds.fps, ds.meta.total_episodes) == (0, 0, 30, 0)
     assert ds.features[FRONT]["shape"] == (48, 64, 3)
     assert (ds.reader, ds.meta.tasks, ds.meta.episodes, ds.meta.stats) == (None,) * 4
-    assert ds.writer.episode_buffer == {"size": 0, "episode_index": 0}
+    assert ds.writer.episode_buffer["size"] == 0
     with pytest.raises(RuntimeError, match=r"nothing to read[\s\S]*finalize"):
         ds[0]
     with VideoEncodingManager(ds):
@@ -329,10 +329,13 @@ def test_a_dataset_that_is_opened_to_be_written(tmp_path, options):
     numbers_recorded(tmp_path / "ds").finalize()
     with pytest.warns(DeprecationWarning, match="resume"):
         ds = LeRobotDataset("me/task", root=tmp_path / "ds", **options)
-    assert (len(ds), ds.writer) == (7, None)
+    assert (len(ds), ds.writer.episode_buffer["size"], ds.has_pending_frames()) == (7, 0, False)
+    ds.clear_episode_buffer()
     LeRobotDataset.resume("me/task", root=tmp_path / "ds").finalize()  # nothing is taken yet
-    ds.add_frame({"state": np.array([5, 5], np.float32), "task": "more"})
-    ds.save_episode()
+    writer = ds.writer
+    writer.add_frame({"state": np.array([5, 5], np.float32), "task": "more"})
+    assert writer.episode_buffer["size"] == 1
+    writer.save_episode()
     assert (len(ds), ds.meta.total_episodes, ds[7]["task"]) == (8, 3, "more")
     ds.finalize()
     assert (len(ds), ds.writer, ds[7]["state"].tolist()) == (8, None, [5.0, 5.0])

@@ -42,6 +42,25 @@ class Client:
         except urllib.error.HTTPError as error:
             return error.code, error.read(), error.headers
 
+    def send(self, method: str, path: str, value: Any, **headers: str) -> tuple[int, Any]:
+        """Send JSON, with the origin that a page has."""
+        sent = {"Origin": self.root, **headers}
+        request = urllib.request.Request(
+            self.root + path, json.dumps(value).encode(), sent, method=method
+        )
+        try:
+            with self.opener.open(request) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            data = error.read()
+            is_json = data.startswith(b"{")
+            return error.code, json.loads(data) if is_json else {"message": data.decode()}
+
+    def put(self, revision: object, episodes: object) -> tuple[int, Any]:
+        """Save a draft of the first dataset."""
+        value = {"revision": revision, "episodes": episodes}
+        return self.send("PUT", f"{self.first}/draft", value)
+
     def json(self, path: str) -> Any:
         status, data, _ = self.ask(path)
         assert status == 200, data

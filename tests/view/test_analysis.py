@@ -184,7 +184,42 @@ def test_a_damaged_table_leaves_the_others_measured(ask, tmp_path):
     assert [row["idle"] is None for row in rows(client, "")] == [False, True, False]
 
 
-@pytest.mark.parametrize("layout", ["v2.0", "v2.1", "v3.0", "lance-frames", "lance-video"])
+def test_many_damaged_tables_are_counted_and_the_others_measured(ask, tmp_path):
+    root = make_dataset(
+        tmp_path / "ds", episodes=(6,) * 60, cameras=0, data_files_size_in_mb=0.0001
+    )
+    tables = sorted((root / "data").rglob("*.parquet"))
+    assert len(tables) == 60
+    for table in tables[::2]:
+        table.write_bytes(table.read_bytes()[:200])
+    client = ask(root)
+    told = measured(client)["problems"]
+    assert told[0].startswith("30 episodes could not be measured")
+    assert len(told) == 21
+    idle = [row["idle"] is None for row in rows(client, "")]
+    assert idle == [number % 2 == 0 for number in range(60)]
+
+
+def test_flags_sort_by_what_the_dataset_says_and_by_the_draft(ask, tmp_path):
+    plain = make_dataset(tmp_path / "plain", episodes=(6,) * 5, cameras=0)
+    cut = demoreel.cut(plain).label(1, score=2).label(3, score=5, flag="good")
+    cut.label(4, flag="bad").render(tmp_path / "ds")
+    client = ask(tmp_path / "ds")
+    found = rows(client, "sort=flags&desc=1")
+    assert [row["index"] for row in found][:3] == [3, 1, 4]
+    assert (found[0]["score"], found[0]["flag"]) == (5, "good")
+    assert "score" not in found[4]
+    draft = json.dumps({"revision": 0, "episodes": {"0": {"score": 3}, "3": {"score": 1}}})
+    request = urllib.request.Request(
+        client.root + client.first + "/draft", draft.encode(), {"Origin": client.root}, method="PUT"
+    )
+    client.opener.open(request).close()
+    assert [row["index"] for row in rows(client, "sort=flags&desc=1")][:4] == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "layout", ["v2.0", "v2.1", "v3.0", "lance-frames", "lance-video", "lance-native"]
+)
 def test_every_layout_is_measured_alike(local_datasets, tmp_path, layout):
     expected, _ = table_of(local_datasets("v3.0"), tmp_path / "v3")
     table, _ = table_of(local_datasets(layout), tmp_path / "other")

@@ -27,27 +27,6 @@ def root(tmp_path, monkeypatch):
     return make_dataset(tmp_path / "ds", episodes=(20, 30, 10, 12), tasks=("pick", "place"))
 
 
-def send(client, method: str, path: str, value, **headers: str) -> tuple[int, dict]:
-    request = urllib.request.Request(
-        client.root + path,
-        json.dumps(value).encode(),
-        {"Origin": client.root, **headers},
-        method=method,
-    )
-    try:
-        with client.opener.open(request) as answer:
-            return answer.status, json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        data = error.read()
-        return error.code, json.loads(data) if data.startswith(b"{") else {"message": data.decode()}
-
-
-def put(client, revision: int, episodes: object) -> tuple[int, dict]:
-    return send(
-        client, "PUT", f"{client.first}/draft", {"revision": revision, "episodes": episodes}
-    )
-
-
 CHANGES = {
     "0": {"deleted": True},
     "1": {"start": 4, "stop": 26, "splits": [10]},
@@ -59,7 +38,7 @@ def test_a_draft_is_kept_on_disk_and_never_in_the_dataset(ask, root):
     before = sorted(path for path in root.rglob("*"))
     client = ask(root)
     assert client.json(f"{client.first}/draft")["episodes"] == {}
-    status, answer = put(client, 0, CHANGES)
+    status, answer = client.put(0, CHANGES)
     assert (status, answer["revision"], answer["episodes"]) == (200, 1, CHANGES)
     again = ask(root)  # after a crash of the first
     assert again.json(f"{again.first}/draft")["episodes"] == CHANGES
@@ -68,12 +47,12 @@ def test_a_draft_is_kept_on_disk_and_never_in_the_dataset(ask, root):
 
 def test_the_second_window_is_told(ask, root):
     client = ask(root)
-    assert put(client, 0, {"0": {"deleted": True}})[0] == 200
-    status, answer = put(client, 0, {"1": {"deleted": True}})
+    assert client.put(0, {"0": {"deleted": True}})[0] == 200
+    status, answer = client.put(0, {"1": {"deleted": True}})
     assert status == 409
     assert "another window" in answer["message"]
     assert client.json(f"{client.first}/draft")["episodes"] == {"0": {"deleted": True}}
-    assert put(client, 1, {})[0] == 200
+    assert client.put(1, {})[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -99,7 +78,7 @@ def test_the_second_window_is_told(ask, root):
 )
 def test_changes_that_make_no_sense_are_not_kept(ask, root, episodes):
     client = ask(root)
-    assert put(client, 0, episodes)[0] in (400, 404)
+    assert client.put(0, episodes)[0] in (400, 404)
     assert client.json(f"{client.first}/draft")["revision"] == 0
 
 
@@ -107,17 +86,17 @@ def test_writing_needs_an_origin_and_is_off_where_read_only(ask, root):
     client = ask(root)
     for headers in ({"Origin": "http://evil.example"}, {"Origin": "null"}):
         value = {"revision": 0, "episodes": {}}
-        assert send(client, "PUT", f"{client.first}/draft", value, **headers)[0] == 403
+        assert client.send("PUT", f"{client.first}/draft", value, **headers)[0] == 403
     request = urllib.request.Request(client.root + f"{client.first}/draft", b"{}", method="PUT")
     with pytest.raises(urllib.error.HTTPError, match="403"):
         client.opener.open(request)
     closed = ask(root, read_only=True)
-    assert put(closed, 0, {})[0] == 400
-    assert send(closed, "POST", f"{closed.first}/render", {"revision": 0, "target": "x"})[0] == 400
+    assert closed.put(0, {})[0] == 400
+    assert closed.send("POST", f"{closed.first}/render", {"revision": 0, "target": "x"})[0] == 400
 
 
 def rendered(client, fields: dict) -> dict:
-    status, job = send(client, "POST", f"{client.first}/render", fields)
+    status, job = client.send("POST", f"{client.first}/render", fields)
     assert status == 200, job
     while job["state"] == "running":
         time.sleep(0.02)
@@ -127,7 +106,7 @@ def rendered(client, fields: dict) -> dict:
 
 def test_a_draft_is_rendered_into_a_new_dataset(ask, root, tmp_path):
     client = ask(root)
-    assert put(client, 0, CHANGES)[0] == 200
+    assert client.put(0, CHANGES)[0] == 200
     job = rendered(client, {"revision": 1, "target": "made"})
     assert job["state"] == "done", job
     assert job["result"]["path"] == str(tmp_path / "made")
@@ -138,8 +117,8 @@ def test_a_draft_is_rendered_into_a_new_dataset(ask, root, tmp_path):
         mark = read_stamp(made[index]["observation.images.cam0"])
         assert (mark.episode, mark.frame) == (episode, frame)
     assert len(demoreel.open(root)) == 72
-    status, answer = send(
-        client, "POST", f"{client.first}/render", {"revision": 1, "target": "made"}
+    status, answer = client.send(
+        "POST", f"{client.first}/render", {"revision": 1, "target": "made"}
     )
     assert status == 409
     assert "something" in answer["message"]
@@ -147,7 +126,7 @@ def test_a_draft_is_rendered_into_a_new_dataset(ask, root, tmp_path):
 
 def test_the_cut_list_is_the_one_that_the_command_takes(ask, root, tmp_path):
     client = ask(root)
-    put(client, 0, CHANGES)
+    client.put(0, CHANGES)
     (tmp_path / "cutlist.json").write_text(json.dumps(client.json(f"{client.first}/cutlist")))
     load(tmp_path / "cutlist.json").render(tmp_path / "applied")
     assert demoreel.open(tmp_path / "applied").episodes.length.tolist() == [6, 16, 10, 12]
@@ -156,7 +135,7 @@ def test_the_cut_list_is_the_one_that_the_command_takes(ask, root, tmp_path):
 def test_a_lance_dataset_gets_a_new_version(ask, root, tmp_path):
     demoreel.convert(root, tmp_path / "lance", to="lance-video")
     client = ask(tmp_path / "lance")
-    put(client, 0, {"0": {"deleted": True}})
+    client.put(0, {"0": {"deleted": True}})
     job = rendered(client, {"revision": 1, "in_place": True})
     assert job["state"] == "done", job
     assert client.json(client.first)["episodes"] == 3
@@ -167,7 +146,7 @@ def test_a_lance_dataset_gets_a_new_version(ask, root, tmp_path):
 def test_a_draft_is_of_the_episodes_that_it_was_made_for(ask, root, tmp_path):
     """Where a dataset was edited or replaced, the same numbers are other episodes."""
     client = ask(root)
-    put(client, 0, CHANGES)
+    client.put(0, CHANGES)
     demoreel.cut(root).delete([0]).render(tmp_path / "shorter")
     root.rename(tmp_path / "before")
     (tmp_path / "shorter").rename(root)
@@ -176,17 +155,17 @@ def test_a_draft_is_of_the_episodes_that_it_was_made_for(ask, root, tmp_path):
     now = client.json(f"{client.first}/draft")
     assert now["episodes"] == {}
     fields = {"revision": 1, "target": "x"}
-    assert send(client, "POST", f"{client.first}/render", fields)[0] == 409
-    assert put(client, 1, {"0": {"deleted": True}, "1": {"deleted": True}})[0] == 409
+    assert client.send("POST", f"{client.first}/render", fields)[0] == 409
+    assert client.put(1, {"0": {"deleted": True}, "1": {"deleted": True}})[0] == 409
     assert path.exists()
-    assert put(client, now["revision"], {"2": {"deleted": True}})[0] == 200
+    assert client.put(now["revision"], {"2": {"deleted": True}})[0] == 200
     kept = [json.loads(file.read_text())["episodes"] for file in sorted(drafts.iterdir())]
     assert kept == [CHANGES, {"2": {"deleted": True}}]
 
 
 def test_episodes_that_are_recorded_meanwhile_leave_a_draft_as_it_is(ask, root):
     client = ask(root)
-    put(client, 0, CHANGES)
+    client.put(0, CHANGES)
     with demoreel.resume(root, task="pick") as recorder:
         dataset = demoreel.open(root)
         given = [k for k, f in dataset.features.items() if k not in DEFAULT_FEATURES]
@@ -219,7 +198,7 @@ def test_a_draft_that_was_changed_while_it_was_rendered_in_place_is_put_aside(ro
 @pytest.mark.parametrize("text", ['{"demoreel.draft": 1}', '{"demoreel.draft": 1, "episodes": []}'])
 def test_a_damaged_draft_is_an_error_that_names_its_file(ask, root, tmp_path, text):
     client = ask(root)
-    put(client, 0, CHANGES)
+    client.put(0, CHANGES)
     (path,) = (tmp_path / "state" / "demoreel" / "drafts").iterdir()
     path.write_text(text)
     status, data, _ = client.ask(f"{client.first}/draft")
@@ -243,8 +222,8 @@ def test_work_that_panics_has_ended():
 
 def test_all_episodes_deleted_is_said(ask, root):
     client = ask(root)
-    put(client, 0, {str(number): {"deleted": True} for number in range(4)})
-    status, answer = send(client, "POST", f"{client.first}/render", {"revision": 1, "target": "x"})
+    client.put(0, {str(number): {"deleted": True} for number in range(4)})
+    status, answer = client.send("POST", f"{client.first}/render", {"revision": 1, "target": "x"})
     assert status == 400
     assert "All episodes" in answer["message"]
 
@@ -303,7 +282,7 @@ LABELS = {
 
 def test_labels_are_part_of_a_draft_and_of_its_cut_list(ask, root, tmp_path):
     client = ask(root)
-    status, answer = put(client, 0, LABELS)
+    status, answer = client.put(0, LABELS)
     assert (status, answer["episodes"]) == (200, LABELS)
     clips = client.json(f"{client.first}/cutlist")["clips"]
     said = {k: v for k, v in LABELS["1"].items() if k != "redo"}
@@ -333,7 +312,7 @@ def test_labels_are_part_of_a_draft_and_of_its_cut_list(ask, root, tmp_path):
 )
 def test_labels_that_make_no_sense_are_not_kept(ask, root, change):
     client = ask(root)
-    assert put(client, 0, {"0": change})[0] == 400
+    assert client.put(0, {"0": change})[0] == 400
     assert client.json(f"{client.first}/draft")["revision"] == 0
 
 
@@ -350,12 +329,12 @@ def test_what_is_rendered_can_be_cancelled_and_gone_on_with(ask, root, tmp_path,
                 yield done
 
     monkeypatch.setattr("demoreel.edit.cut.LocalEngine", Slow)
-    put(client, 0, {"0": {"deleted": True}})
+    client.put(0, {"0": {"deleted": True}})
     fields = {"revision": 1, "target": "made"}
-    job = send(client, "POST", f"{client.first}/render", fields)[1]
+    job = client.send("POST", f"{client.first}/render", fields)[1]
     assert job["cancels"]
     assert begun.wait(30)
-    assert send(client, "POST", f"/api/jobs/{job['id']}/cancel", {})[0] == 200
+    assert client.send("POST", f"/api/jobs/{job['id']}/cancel", {})[0] == 200
     go.set()
     while job["state"] == "running":
         time.sleep(0.02)
@@ -368,7 +347,7 @@ def test_what_is_rendered_can_be_cancelled_and_gone_on_with(ask, root, tmp_path,
 
 def test_the_command_lists_what_is_to_be_recorded_again(ask, root, capsys):
     client = ask(root)
-    put(client, 0, {"2": {"redo": True}, "3": {"flag": "bad"}})
+    client.put(0, {"2": {"redo": True}, "3": {"flag": "bad"}})
     assert main(["episodes", str(root), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["episodes"]
     assert [each["record_again"] for each in listed] == [False, False, True, False]

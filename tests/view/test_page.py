@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import io
-
 import numpy as np
 import pytest
-from PIL import Image
 
-from demoreel.testing import make_dataset, read_stamp
-
-CAMERA = "observation.images.cam0"
-
-
-def shown(page, camera: str = CAMERA) -> tuple[int, int, int]:
-    """Return the frame that a canvas says it shows, and the episode and frame in its pixels."""
-    claimed, data = page.evaluate(
-        """(camera) => {
-            const canvas = document.querySelector(`canvas[data-camera="${camera}"]`);
-            return [Number(canvas.dataset.frame), canvas.toDataURL("image/png")];
-        }""",
-        camera,
-    )
-    image = Image.open(io.BytesIO(base64.b64decode(data.partition(",")[2]))).convert("RGB")
-    mark = read_stamp(np.asarray(image))
-    return claimed, mark.episode, mark.frame
+from demoreel.testing import make_dataset
+from support.pages import CAMERA, seek, shown
 
 
 def open_episode(page, viewer, episode: int, query: str = "") -> None:
@@ -34,10 +15,6 @@ def open_episode(page, viewer, episode: int, query: str = "") -> None:
     id = page.evaluate("location.hash").split("/")[2]
     page.goto(f"http://127.0.0.1:{viewer.port}/#/d/{id}/e/{episode}{query}")
     page.wait_for_selector("main[data-shown]")
-
-
-def seek(page, frame: int) -> None:
-    page.evaluate("(frame) => document.getElementById('main').demoreel.seek(frame)", frame)
 
 
 CODED = {
@@ -158,6 +135,44 @@ def test_the_table_is_walked_filtered_and_opened_by_keys(page, serve, tmp_path):
     assert shown(page) == (0, 1, 0)
     page.keyboard.press("Escape")
     page.wait_for_selector("[data-episode='3']")
+
+
+def test_many_dimensions_are_several_charts(page, serve, tmp_path):
+    names = [f"{side}_{part}" for side in ("left", "right", "waist") for part in "abcdefghi"][:26]
+    feature = {"dtype": "float32", "shape": [26], "names": names}
+    root = make_dataset(tmp_path / "ds", episodes=(12,), features={"joints": feature})
+    open_episode(page, serve(root), 0)
+    page.evaluate("document.getElementById('main').demoreel.ready")
+    charts = page.locator(".chart", has=page.locator(".title:has-text('joints')"))
+    shown = [
+        charts.nth(number).locator(".legend button").all_text_contents()
+        for number in range(charts.count())
+    ]
+    assert [name for group in shown for name in group] == names
+    assert max(map(len, shown)) <= 8
+    for group in shown:  # left and right are not in one chart
+        assert len({name.split("_")[0] for name in group}) == 1
+    page.click(".legend button:has-text('right_b')")
+    page.wait_for_function("() => location.hash.includes('hide=joints%5B10%5D')")
+
+
+def test_a_row_under_the_pointer_is_fetched_before_it_is_opened(page, serve, tmp_path):
+    root = make_dataset(tmp_path / "ds", episodes=(20, 20, 20), cameras=2, codec="h264")
+    page.goto(serve(root).address)
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    row = page.locator("[data-episode='1']")
+    with page.expect_response(lambda answer: "/e/1/packets" in answer.url):
+        row.hover()
+    page.wait_for_function("() => !document.querySelector('main[data-shown]')")
+    before = sum("/packets" in url for url in asked)
+    row.click()
+    page.wait_for_selector("main[data-shown]")
+    assert before <= sum("/packets" in url for url in asked) == 2  # one for each camera
+    for frame in (0, 19, 7):
+        seek(page, frame)
+        for camera in (CAMERA, "observation.images.cam1"):
+            assert shown(page, camera) == (frame, 1, frame)
 
 
 def test_numbers_stand_beside_the_frame(page, serve, tmp_path):

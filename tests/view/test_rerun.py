@@ -127,6 +127,17 @@ def test_an_episode_is_told_to_rerun(stream, root, tmp_path, capsys):
     assert made.of("note", "_text_log")
 
 
+def test_a_dry_run_says_what_would_be_written(stream, root, tmp_path, capsys):
+    out = tmp_path / "out.rrd"
+    assert run(["view", str(root), "--rerun", str(out), "--episode", "1", "--dry-run"]) == 0
+    assert capsys.readouterr().out.strip() == f"{out}: episode 1, 8 frames of 2 cameras"
+    assert not out.exists()
+    assert stream == []
+    out.write_text("mine")
+    assert run(["view", str(root), "--rerun", str(out), "--dry-run"]) != 0
+    assert run(["view", str(root), "--dry-run"]) != 0
+
+
 def test_without_a_file_the_viewer_is_opened(stream, root):
     assert run(["view", str(root), "--rerun", "--episode", "0"]) == 0
     assert [made.path for made in stream] == ["viewer"]

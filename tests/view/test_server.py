@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 import demoreel
+from demoreel.cli.app import run
 from demoreel.errors import ArgumentError, DatasetNotFoundError
 from demoreel.testing import make_dataset, read_stamp
 from demoreel.view.packets import HEADER, codec_string
@@ -43,6 +44,34 @@ def plain(address: str, **headers: str) -> tuple[int, bytes]:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
+
+
+def test_another_host_demands_the_token_and_says_what_it_means(
+    ask, serve, root, monkeypatch, capsys
+):
+    viewer = serve(root, host="0.0.0.0")
+    address = f"http://127.0.0.1:{viewer.port}"
+    assert plain(f"{address}/api/datasets")[0] == 401
+    assert plain(f"{address}/api/datasets", Host=f"robot-pc:{viewer.port}")[0] == 401
+    assert plain(f"{address}/?token={viewer.token[:-1]}x")[0] == 401
+    client = ask(root, host="0.0.0.0")
+    assert client.json("/api/datasets")["datasets"]
+    monkeypatch.setattr(RunningViewer, "serve", lambda viewer: None)
+    assert run(["view", str(root), "--host", "0.0.0.0", "--no-browser"]) == 0
+    told = capsys.readouterr()
+    assert "token=" in told.out
+    assert "0.0.0.0 is not this machine alone" in told.err
+    assert "not encrypted" in told.err
+    assert run(["view", str(root), "--no-browser"]) == 0
+    assert "encrypted" not in capsys.readouterr().err
+
+
+def test_answers_that_a_browser_keeps_are_of_one_server(ask, tmp_path):
+    root = make_dataset(tmp_path / "ds", episodes=(9,), codec="h264")
+    facts = [ask(root), ask(root)]
+    first, second = (client.json(f"{client.first}/e/0") for client in facts)
+    assert first["revision"] != second["revision"]  # the port may be the same the next time
+    assert {way["revision"] for way in first["cameras"].values()} == {first["revision"]}
 
 
 @pytest.mark.parametrize("path", ["/", "/api/datasets", "/static/app.js", "/?token=wrong"])

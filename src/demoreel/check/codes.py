@@ -39,7 +39,7 @@ class Code:
         name: The code itself, e.g. ``video-short``.
         title: What is wrong, in a few words.
         effect: What it does to training.
-        mend: The command that repairs it, with ``{dataset}`` and ``{episode}`` to be filled in;
+        command: The command that repairs it, with ``{dataset}`` and ``{episode}`` to be filled in;
             None where no command can.
         is_cosmetic: Whether training is as good with it as without. Such findings come last.
     """
@@ -48,7 +48,7 @@ class Code:
     name: str
     title: str
     effect: str
-    mend: str | None = None
+    command: str | None = None
     is_cosmetic: bool = False
 
     @property

@@ -152,9 +152,9 @@ def _group(group: Group, *, several: bool) -> Iterator[str]:
     left = group.count - sum(finding.count for finding in shown)
     if left > 0:
         yield f"<p>and {left:,} more</p>"
-    mends = dict.fromkeys(finding.mend for finding in shown if finding.mend)
-    if mends:
-        yield f"<pre>{chr(10).join(map(escape, mends))}</pre>"
+    commands = dict.fromkeys(finding.command for finding in shown if finding.command)
+    if commands:
+        yield f"<pre>{chr(10).join(map(escape, commands))}</pre>"
     yield "</section>"
 
 

@@ -503,7 +503,7 @@ def report_missing(
         f"{len(missing):,} of {count(named, thing)}, with {count(episodes, 'episode')}, "
         f"like {first}.",
         count=len(missing),
-        mend=look.fetch,
+        command=look.fetch,
         file=first,
         **where,
     )

@@ -471,7 +471,8 @@ def _check_template(
         look.found(
             "template-mismatch",
             f"{template.where} leads to {wanted[0]}, which is not there; "
-            f"{len(others)} such files lie elsewhere, like {others[0]}.",
+            f"{count(len(others), 'such file')} {'lies' if len(others) == 1 else 'lie'} elsewhere, "
+            f"like {others[0]}.",
             camera=camera,
             file=others[0],
         )

@@ -61,7 +61,7 @@ class Finding:
         where: Where.
         severity: How bad it is.
         effect: What it does to training.
-        mend: The command that repairs it; None where no command can.
+        command: The command that repairs it; None where no command can.
         count: How many places it stands for, where a check names only the first of many.
     """
 
@@ -70,8 +70,13 @@ class Finding:
     where: Where
     severity: Severity
     effect: str
-    mend: str | None = None
+    command: str | None = None
     count: int = 1
+
+    @property
+    def mend(self) -> str | None:
+        """The name of ``command`` until release 0.1; goes with the next one."""
+        return self.command
 
     def to_json(self) -> dict[str, Any]:
         """Return the finding as plain values."""
@@ -81,7 +86,8 @@ class Finding:
             "what": self.what,
             "where": self.where.to_json(),
             "effect": self.effect,
-            "mend": self.mend,
+            "command": self.command,
+            "mend": self.command,  # its name until 0.1; goes with the next release
             "count": self.count,
         }
 
@@ -103,7 +109,7 @@ class Findings:
         self._lock = threading.Lock()
 
     def add(
-        self, code: str, what: str, *, count: int = 1, mend: str | None = None, **where: Any
+        self, code: str, what: str, *, count: int = 1, command: str | None = None, **where: Any
     ) -> None:
         """Note a finding.
 
@@ -111,7 +117,7 @@ class Findings:
             code: A name in ``CODES``.
             what: What was found, one sentence.
             count: How many places it stands for: episodes, files or features, not frames.
-            mend: A command that repairs it better than the code's own.
+            command: A command that repairs it better than the code's own.
             **where: Fields of ``Where``; numpy's integers will do.
 
         Raises:
@@ -125,8 +131,9 @@ class Findings:
             self._kept[code] += 1
             said = {name: _plain(value) for name, value in where.items()}
             place = Where(**{"dataset": self.dataset, **said})
-            command = _filled(mend or kind.mend, place.dataset, place.episode)
-            self.kept.append(Finding(code, what, place, kind.severity, kind.effect, command, count))
+            filled_in = _filled(command or kind.command, place.dataset, place.episode)
+            found = Finding(code, what, place, kind.severity, kind.effect, filled_in, count)
+            self.kept.append(found)
 
     def drop(self, findings: Collection[Finding]) -> None:
         """Drop some of the findings that were kept."""
@@ -147,11 +154,11 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _filled(mend: str | None, folder: str, episode: int | str | None) -> str | None:
+def _filled(command: str | None, folder: str, episode: int | str | None) -> str | None:
     """Return the command that repairs it, for this place; None where it needs a place we lack."""
-    if mend is None or ("{episode}" in mend and episode is None):
+    if command is None or ("{episode}" in command and episode is None):
         return None
-    return filled(mend, folder, episode)
+    return filled(command, folder, episode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +241,7 @@ class Report:
                 finding,
                 what=renamed(finding.what),
                 where=replace(finding.where, dataset=renamed(finding.where.dataset)),
-                mend=None if finding.mend is None else renamed(finding.mend),
+                command=None if finding.command is None else renamed(finding.command),
             )
             for finding in self.findings
         )
@@ -369,13 +376,13 @@ def ranges(numbers: Sequence[int], *, is_whole: bool = True) -> str:
 
 def _commands(group: Group) -> list[str]:
     """Return what repairs a code's findings; what names one episode is put together for all."""
-    found = dict.fromkeys(finding.mend for finding in group.findings if finding.mend)
-    mend = group.code.mend
-    if mend is None or "{episode}" not in mend or len(found) < 2:
+    found = dict.fromkeys(each.command for each in group.findings if each.command)
+    command = group.code.command
+    if command is None or "{episode}" not in command or len(found) < 2:
         return list(found)
     by_dataset: dict[str, list[int]] = {}
     for finding in group.findings:
         if finding.where.episode is not None:
             by_dataset.setdefault(finding.where.dataset, []).append(finding.where.episode)
     listed = {name: ",".join(map(str, sorted({*each}))) for name, each in by_dataset.items()}
-    return [command for name in listed if (command := _filled(mend, name, listed[name]))]
+    return [each for name in listed if (each := _filled(command, name, listed[name]))]

@@ -136,7 +136,9 @@ def _check_keyframes(look: Look, feature: Feature, seen: list[_Seen]) -> None:
     worst = max(far, key=lambda one: one.decoded)
     layout = {"v2.0": "v2.1", "v3.0": None}.get(str(look.layout), look.layout)
     assert look.episodes is not None
-    mend = (CODES["keyframes-far"].mend or "").replace("0:N", f"0:{look.episodes.index[-1] + 1}")
+    command = (CODES["keyframes-far"].command or "").replace(
+        "0:N", f"0:{look.episodes.index[-1] + 1}"
+    )
     look.found(
         "keyframes-far",
         f"They are up to {worst.apart} frames apart in {len(far)} of {count(len(seen), 'video')}: "
@@ -145,7 +147,7 @@ def _check_keyframes(look: Look, feature: Feature, seen: list[_Seen]) -> None:
         f"frames it is {_few(worst.rate / 1.5)}.",
         camera=feature.key,
         file=worst.name,
-        mend=mend + (f" --layout {layout}" if layout else ""),
+        command=command + (f" --layout {layout}" if layout else ""),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +45,7 @@ def episodes(
     from demoreel.view.draft import to_record_again
 
     dataset = demoreel.open(path)
-    again = to_record_again(dataset)
+    again = to_record_again(dataset.uri or os.path.abspath(dataset.root), lambda: dataset.episodes)
     if limit is None and out.is_terminal and not out.json:
         limit = _SHOWN_IN_A_TERMINAL
     shown = itertools.islice(dataset.episodes, limit or None)
@@ -56,7 +57,7 @@ def episodes(
     if hidden > 0:
         out.note(f"and {hidden:,} more; --limit 0 shows all")
     if again:
-        out.note(f"to be recorded again: {', '.join(map(str, sorted(again)))}")
+        out.note(f"to be recorded again: {', '.join(map(str, again))}")
 
 
 def _columns(dataset: Dataset) -> list[TableColumn]:
@@ -84,7 +85,7 @@ def _row(episode: Episode, fps: float) -> tuple[str, ...]:
     )
 
 
-def _print_json(dataset: Dataset, shown: Iterator[Episode], again: set[int]) -> None:
+def _print_json(dataset: Dataset, shown: Iterator[Episode], again: list[int]) -> None:
     """Print one object, an episode at a time: the whole text may be larger than memory."""
     head = {"path": dataset.uri or str(dataset.root), "total": len(dataset.episodes)}
     print(json_text(head)[:-1] + ', "episodes": [', end="")

@@ -141,6 +141,7 @@ def record(
         with recorder, _first_ctrl_c() as interrupted:
             reports = _record(
                 out,
+                folder,
                 recorder,
                 machine,
                 teleop,
@@ -233,6 +234,7 @@ def _failed(name: str, error: Exception) -> ArgumentError:
 
 def _record(
     out: Output,
+    folder: Path,
     recorder: Recorder,
     machine: Any,
     teleop: Any,
@@ -262,6 +264,15 @@ def _record(
             if interrupted.is_set():
                 events[RERECORD] = events[STOP] = True  # the episode is not whole: discard it
 
+        flagged = _to_record_again(folder)
+
+        def saved(report: EpisodeReport) -> None:
+            nonlocal flagged
+            line.replace_by(str(report))
+            before, flagged = flagged, _to_record_again(folder)
+            if flagged != before:
+                out.note(_flagged(flagged))
+
         return record_episodes(
             machine,
             teleop,
@@ -271,7 +282,7 @@ def _record(
             reset_time_s=reset_time,
             events=events,
             on_frame=after_frame,
-            on_saved=lambda report: line.replace_by(str(report)),
+            on_saved=saved,
             on_discarded=lambda frames: line.replace_by(f"discarded {count(frames, 'frame')}"),
         )
 
@@ -369,7 +380,22 @@ def _show_plan(
         out.line(f"  {key}: {feature.dtype} {list(feature.shape)}")
 
 
+def _to_record_again(folder: Path) -> list[int]:
+    """Return the episodes that were flagged in ``demoreel view`` to be recorded again."""
+    import demoreel
+    from demoreel.view.draft import to_record_again
+
+    return to_record_again(os.path.abspath(folder), lambda: demoreel.open(folder).episodes)
+
+
+def _flagged(episodes: list[int]) -> str:
+    if not episodes:
+        return "no episode is to be recorded again"
+    return f"to be recorded again, by the viewer: {', '.join(map(str, episodes))}"
+
+
 def _show_result(out: Output, path: Path, recorder: Recorder, reports: list[EpisodeReport]) -> None:
+    flagged = _to_record_again(path)
     if out.json:
         out.result(
             {
@@ -377,9 +403,12 @@ def _show_result(out: Output, path: Path, recorder: Recorder, reports: list[Epis
                 "episodes": recorder.num_episodes,
                 "frames": recorder.num_frames,
                 "saved": [report.to_json() for report in reports],
+                "record_again": flagged,
             }
         )
         return
+    if flagged:
+        out.note(_flagged(flagged))
     frames = sum(report.frames for report in reports)
     together = " together" if len(reports) > 1 else ""
     said = f"{count(len(reports), 'episode')}, {count(frames, 'frame')}{together}"

@@ -77,6 +77,7 @@ def repair(
 
 
 def _show(out: Output, done: Repaired) -> None:
+    from demoreel.check.report import extent_of
     from demoreel.repair.report import examples, reasons
 
     kept = f"{count(done.episodes, 'episode')}, {count(done.frames, 'frame')}"
@@ -87,9 +88,9 @@ def _show(out: Output, done: Repaired) -> None:
     else:
         out.line(f"{done.target}: {kept}; rows and video packets copied to new files")
     is_plan = done.target is None
-    if not done.mended and done.is_whole and (is_plan or done.is_clean):
+    if not done.changes and done.is_whole and (is_plan or done.is_clean):
         out.line("  nothing needed repair")
-    _list(out, "to repair" if is_plan else "repaired", list(done.mended))
+    _list(out, "to repair" if is_plan else "repaired", list(done.changes))
     _list(out, "to lose" if is_plan else "lost", reasons(done.lost))
     if done.cameras_lost:
         _list(out, "to lose" if is_plan else "lost", [f"camera {c}" for c in done.cameras_lost])
@@ -99,8 +100,9 @@ def _show(out: Output, done: Repaired) -> None:
     _list(out, "dropped", list(done.dropped))
     if done.after is not None and not done.is_clean:
         wrong = [
-            f"{group.code.name}: {group.code.title}" + (f" ({group.count})" * (group.count > 1))
+            f"{group.code.name}: {group.code.title}" + (f" ({extent})" if extent else "")
             for group in done.after.groups()
+            for extent in [extent_of(group, done.episodes)]
             if group.code.severity != "hint"
         ]
         _list(out, "still wrong", wrong)

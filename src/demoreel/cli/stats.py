@@ -170,8 +170,8 @@ def _show(out: Output, facts: dict[str, Any]) -> None:
         out.note(f"{saved} not counted before demoreel finish {facts['path']}")
     if facts["approximate"]:
         out.line()
-        mend = f"; demoreel stats {facts['path']} --recompute makes it exact"
-        out.line(f"~ approximate{'' if is_uri(facts['path']) else mend}")
+        exact = f"; demoreel stats {facts['path']} --recompute makes it exact"
+        out.line(f"~ approximate{'' if is_uri(facts['path']) else exact}")
 
 
 def _rows(facts: dict[str, Any]) -> list[list[str]]:

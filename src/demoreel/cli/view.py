@@ -49,6 +49,9 @@ def view(
     episode: Annotated[
         int, typer.Option("--episode", min=0, metavar="N", help="Which, with --rerun.")
     ] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --rerun: say what would be written.")
+    ] = False,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Print the address, and open no browser.")
     ] = False,
@@ -60,8 +63,13 @@ def view(
     Ends with Ctrl-C.
     """
     if rerun:
-        _rerun(out, paths, episode)
+        _rerun(out, paths, episode, dry_run)
         return
+    if dry_run:
+        raise ArgumentError(
+            "--dry-run is for --rerun; the viewer itself writes nothing before you say so.",
+            hint="leave it out, or add --read-only",
+        )
     from demoreel.view.server import RunningViewer
 
     viewer = RunningViewer(
@@ -80,9 +88,9 @@ def view(
     viewer.serve()
 
 
-def _rerun(out: Output, paths: list[str], episode: int) -> None:
+def _rerun(out: Output, paths: list[str], episode: int, dry_run: bool) -> None:
     import demoreel
-    from demoreel.view.rerun import show_recording, write_recording
+    from demoreel.view.rerun import checked_target, show_recording, write_recording
 
     targets = [path for path in paths if path.endswith(".rrd")]
     datasets = [path for path in paths if path not in targets]
@@ -92,6 +100,11 @@ def _rerun(out: Output, paths: list[str], episode: int) -> None:
             hint="demoreel view DATASET --rerun OUT.rrd --episode 3",
         )
     dataset = demoreel.open(datasets[0])
+    if dry_run:
+        where = checked_target(dataset, episode, targets[0]) if targets else "Rerun's viewer"
+        frames, cameras = len(dataset.episode(episode)), len(dataset.cameras)
+        out.line(f"{where}: episode {episode}, {frames} frames of {cameras} cameras")
+        return
     if targets:
         out.line(str(write_recording(dataset, episode, targets[0])))
     else:

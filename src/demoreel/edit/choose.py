@@ -13,7 +13,6 @@ from demoreel.edit.clips import Clip, CutList
 from demoreel.edit.sources import open_source
 from demoreel.errors import ArgumentError, UnknownKeyError, nearest
 from demoreel.layouts.base import Reader
-from demoreel.read.sql import check_expression, query
 
 Part = float | range | Iterable[int]
 """A share of the episodes, or which of them."""
@@ -28,6 +27,8 @@ MOVING = ("observation.state", "action")
 
 def matching(cutlist: CutList, where: str | None, order_by: str | None) -> tuple[Clip, ...]:
     """Return the clips whose episodes meet a condition, sorted by an expression."""
+    from demoreel.read.sql import check_expression
+
     keys: dict[tuple[int, int], Any] = {}
     expression, backwards = _sort_key(order_by)
     if order_by is not None:
@@ -70,6 +71,8 @@ def episode_keys(reader: Reader, where: str | None, key: str) -> list[tuple[int,
         where: An SQL expression over the columns of episodes; None is all episodes.
         key: An expression whose value is wanted of each.
     """
+    from demoreel.read.sql import check_expression, query
+
     if where is not None:
         check_expression(where, what="where")
     condition = f"where ({where}\n)" if where is not None else ""

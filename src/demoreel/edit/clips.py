@@ -87,8 +87,12 @@ class LanguageRow:
         texts = (raw.get(name) for name in ("style", "content", "camera"))
         style, content, camera = (None if text is None else _text(text) for text in texts)
         role = _text(raw.get("role", "assistant"))
-        tools = None if calls is None else tuple(json.dumps(c, ensure_ascii=False) for c in calls)
+        tools = None if calls is None else tuple(map(_json_text, calls))
         return cls(_count(raw["frame"]), style, content, role, camera, tools)
+
+
+def _json_text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)  # NaN is not JSON
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeGuard, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, Unpack
 
 import numpy as np
 
@@ -27,13 +27,11 @@ from demoreel.edit.clips import (
 from demoreel.edit.features import is_kept, kept, renamed, view_of, without
 from demoreel.edit.form import Form, FormOptions
 from demoreel.edit.plan import Plan, make_plan
-from demoreel.edit.render import Rendered, Shard, render_cut
 from demoreel.edit.sources import identity_of, open_source, remember_remote, remote_dataset_in
 from demoreel.edit.verify import Verify
 from demoreel.errors import ArgumentError, count, nearest
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.lance.reader import LanceReader
 from demoreel.layouts.pending import refuse_waiting
 from demoreel.read.dataset import Dataset
 from demoreel.run.anywhere import is_here, refuse_remote
@@ -44,6 +42,9 @@ from demoreel.storage.external import AllowExternal
 from demoreel.storage.external import allow_external as allow
 from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.json_files import read_json
+
+if TYPE_CHECKING:
+    from demoreel.edit.render import Rendered
 
 PathLike = str | os.PathLike[str]
 EpisodeName = int | tuple[int, int]
@@ -101,6 +102,8 @@ def _pinned_version(dataset: Dataset) -> int | None:
         )
     if arguments.get("version") is None and arguments.get("tag") is None:
         return None
+    from demoreel.layouts.lance.reader import LanceReader
+
     assert isinstance(dataset.reader, LanceReader)  # no other layout has versions
     return dataset.reader.tables["frames"].version
 
@@ -533,6 +536,8 @@ class Cut:
             ConversionError: The result is not what the sources hold; it was not kept.
             StoreError: A store does not answer; the same call goes on from there.
         """
+        from demoreel.edit.render import Shard, render_cut
+
         return render_cut(
             self.cutlist,
             target,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -168,17 +169,27 @@ def labels_of(dataset: Dataset, episode: int) -> Labels:
     if SUCCESS in features and features[SUCCESS].is_numeric:
         unknown = UNKNOWN in features and np.asarray(view.column(UNKNOWN)).any()
         success = None if unknown else bool(np.asarray(view.column(SUCCESS)).any())
-    times = np.asarray(view.column("timestamp"), np.float32).reshape(-1)
+    language = language_of(dataset, episode)
+    position = dataset.reader.episodes.position_of(episode)
+    rated = read_labels(dataset.reader, [position]).get(position, Labels())
+    return replace(language, success=success, score=rated.score, flag=rated.flag)
+
+
+def language_of(dataset: Dataset, episode: int) -> Labels:
+    """Return what the columns of language say of an episode, at the frames where they say it.
+
+    Cost: reads these columns of the episode.
+    """
+    view, features = dataset.episode(episode), dataset.features
     persistent = events = None
     if PERSISTENT in features:
+        times = np.asarray(view.column("timestamp"), np.float32).reshape(-1)
         first = next(iter(view.column(PERSISTENT)), None) or ()
         persistent = tuple(_stored_row(row, _frame(times, row)) for row in first)
     if EVENTS in features:
         column = view.column(EVENTS)
         events = tuple(_stored_row(row, at) for at, rows in enumerate(column) for row in rows or ())
-    position = dataset.reader.episodes.position_of(episode)
-    rated = read_labels(dataset.reader, [position]).get(position, Labels())
-    return Labels(success, rated.score, rated.flag, persistent, events)
+    return Labels(persistent=persistent, events=events)
 
 
 def _frame(times: np.ndarray, row: Mapping[str, Any]) -> int:

@@ -352,10 +352,11 @@ def not_a_dataset(root: Path) -> DatasetNotFoundError:
         return DatasetNotFoundError(
             "This folder is not a dataset, but holds some.", hint=f"open {names}", path=root
         )
+    hint = "give the folder that contains meta/, data/ and videos/"
+    if (root / "data").is_dir():
+        hint = "restore meta/info.json from a copy, or let demoreel repair write it"
     return DatasetNotFoundError(
-        "This folder holds no dataset: there is no meta/info.json.",
-        hint="give the folder that contains meta/, data/ and videos/",
-        path=root,
+        "This folder holds no dataset: there is no meta/info.json.", hint=hint, path=root
     )
 
 

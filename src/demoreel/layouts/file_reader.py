@@ -299,7 +299,7 @@ class ParquetRows(StoredRows):
             raise self._error(
                 f"The table's {key} is not a whole number in every row.",
                 name,
-                hint="restore the file, or mend the dataset with demoreel repair",
+                hint="restore the file, or repair the dataset: demoreel repair",
             )
         return whole
 

@@ -263,7 +263,6 @@ def _episode_columns(
     for name in (name for name in needed if name not in present):
         wrong = MetadataError(
             f"The episodes' metadata lacks the column {name!r}.",
-            hint="info.json and meta/episodes were not written together",
             file=path,
         )
         if name.startswith("data/"):  # the tables' rows tell, too

@@ -33,6 +33,8 @@ class Problem:
     where: Mapping[str, object] = field(default_factory=dict)
 
 
+_NEXT = "demoreel check lists all that is wrong; demoreel repair writes a dataset without it"
+
 Note = Callable[[Problem], None]
 """Takes each problem in the order in which a parser meets it."""
 
@@ -40,6 +42,7 @@ Note = Callable[[Problem], None]
 def refuse(problem: Problem) -> None:
     """Raise a problem that keeps a reader from working; the others are passed over."""
     if problem.is_fatal:
+        problem.error.hint = problem.error.hint or _NEXT
         raise problem.error
 
 

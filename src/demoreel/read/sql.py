@@ -286,19 +286,20 @@ def _episodes(reader: Reader, positions: np.ndarray) -> pa.Table:
     columns: dict[str, Any] = {
         "episode_index": reader.episodes.episode_index[positions],
         "length": reader.episodes.length[positions],
-        "tasks": _tasks_by_episode(reader, positions),
+        "tasks": tasks_by_episode(reader, positions),
     }
     stored = {name: column[positions] for name, column in reader.episode_columns().items()}
     return pa.table({**columns, **{n: c for n, c in stored.items() if n not in columns}})
 
 
-def _tasks_by_episode(reader: Reader, positions: np.ndarray) -> pa.Array | pa.ChunkedArray:
+def tasks_by_episode(reader: Reader, positions: np.ndarray) -> pa.Array | pa.ChunkedArray:
+    """Return the tasks of the episodes at these positions, as lists of texts."""
     if isinstance(reader, V3Metadata):  # where it is a column: a million take no time
         return reader.episode_tasks(positions)
     if isinstance(reader, PendingReader) and _has_engine(reader.base):
         waits = positions >= reader.committed
         rest = [list(reader.episodes[place].tasks) for place in positions[waits].tolist()]
-        before = _tasks_by_episode(reader.base, positions[~waits])
+        before = tasks_by_episode(reader.base, positions[~waits])
         listed = [*before.to_pylist(), *rest]  # positions ascend
         return pa.array(listed, pa.list_(pa.string()))
     each = [list(reader.episodes[place].tasks) for place in positions.tolist()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -56,7 +56,7 @@ class FrameCheck:
     """
 
     def __init__(self, info: Info, *, allow_nan: bool = False, times: bool = True) -> None:
-        self._allow_nan = allow_nan
+        self.allow_nan = allow_nan
         own = {key: f for key, f in info.features.items() if key not in _MADE_HERE}
         self._features = own
         # A capture time is the caller's to give, and ours where it is not given.
@@ -100,7 +100,7 @@ class FrameCheck:
             if feature.is_camera:
                 checked.images[key] = value
             elif feature.is_numeric:
-                if not self._allow_nan and value.dtype.kind == "f" and not np.isfinite(value).all():
+                if not self.allow_nan and value.dtype.kind == "f" and not np.isfinite(value).all():
                     raise ArgumentError(
                         f"Feature {key!r} has a value that is not finite: {value.tolist()!r}.",
                         hint="correct the reading, or pass allow_nan=True",
@@ -134,7 +134,7 @@ def nanoseconds(value: Any, name: str) -> int:
 
 
 def _task(task: object) -> str:
-    if not isinstance(task, str) or not task.strip():
+    if not isinstance(task, str):  # an empty text is one: `check` tells of it
         raise ArgumentError(
             f"The frame names no task ({task!r}).",
             hint='give it as frame["task"], or pass task= when recording begins',
@@ -316,10 +316,23 @@ class EpisodeBuffer:
             self._clocks.setdefault(clock, {})[place] = time
         self.tasks.append(frame.task)
 
+    @property
+    def rows(self) -> dict[str, Any]:
+        """The values of the rows there are, by column, as they were added."""
+        numbers = {key: column[: len(self)] for key, column in self._numbers.items()}
+        return {**numbers, **self._values}
+
+    def with_rows(self, frames: Iterable[CheckedFrame]) -> EpisodeBuffer:
+        """Return the episode with other values in its rows; capture times stay."""
+        other = EpisodeBuffer(_clocks={clock: dict(times) for clock, times in self._clocks.items()})
+        for frame in frames:
+            other.refuse_long(frame)
+            other.add(frame)
+        return other
+
     def end(self, images: dict[str, list[bytes]], counts: Mapping[str, LevelCounts]) -> None:
         """Note that the last frame was added, and what image cameras have made."""
-        numbers = {key: column[: len(self)] for key, column in self._numbers.items()}
-        self.columns, self.images, self.counts = {**numbers, **self._values}, images, counts
+        self.columns, self.images, self.counts = self.rows, images, counts
         self.times = {
             clock: np.array([times.get(row, UNKNOWN) for row in range(len(self))], np.int64)
             for clock, times in self._clocks.items()

@@ -11,13 +11,13 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from demoreel.errors import ArgumentError, DiskError, EncoderBehindError, VideoError
+from demoreel.errors import ArgumentError, DiskError, EncoderBehindError, VideoError, count
 from demoreel.layouts.appending import Appender, disk_error, no_room_is_an_error
 from demoreel.layouts.persisted import PersistedRows, write_rows
 from demoreel.layouts.persisted_files import ROWS, WORKDIR
@@ -156,6 +156,14 @@ class Recorder:
         return len(self._buffer)
 
     @property
+    def pending_rows(self) -> dict[str, Any]:
+        """The values of the frames that are not saved, by feature; ``task``, and no images.
+
+        Cost: none of the values is copied: they are to be looked at.
+        """
+        return {**self._buffer.rows, "task": list(self._buffer.tasks)}
+
+    @property
     def backlog(self) -> Backlog:
         """What waits to be encoded."""
         return self._encoders.backlog if self._encoders is not None else Backlog()
@@ -210,6 +218,32 @@ class Recorder:
         self._buffer.add(checked)
         self._captured.append(now)
         return True
+
+    def replace_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Give the frames that are not saved other values; their images and times stay.
+
+        Args:
+            rows: A value for every feature that is no camera, and ``task``, for each of the frames.
+
+        Raises:
+            ArgumentError: There are more or fewer rows than frames, or a value does not fit;
+                nothing is replaced.
+        """
+        self._refuse_closed()
+        if self._buffer.ended or len(rows) != len(self._buffer):
+            raise ArgumentError(
+                f"{count(len(rows), 'row')} cannot take the place of those of "
+                f"{count(len(self._buffer), 'frame')}"
+                f"{' of an episode that has ended' if self._buffer.ended else ''}."
+            )
+        own = {key: f for key, f in self._info.features.items() if not f.is_camera}
+        check = FrameCheck(
+            replace(self._info, features=own), allow_nan=self._check.allow_nan, times=False
+        )
+        checked = [check(row, number=number) for number, row in enumerate(rows)]
+        for frame, captured in zip(checked, self._captured, strict=True):
+            self._add_capture_times(frame, captured)
+        self._buffer = self._buffer.with_rows(checked)
 
     def _add_capture_times(self, checked: CheckedFrame, now: int) -> int:
         """Complete the times of a frame, and return that of its row."""

@@ -12,7 +12,7 @@ from demoreel.repair.report import Lost, examples, reasons
 from demoreel.repair.videos import named_videos
 from demoreel.storage.local import is_pointer_file
 
-_FETCH = "fetch them: demoreel pull OWNER/NAME FOLDER, or copy them from where they are"
+_FETCH = "fetch what is missing: demoreel pull OWNER/NAME FOLDER, or copy it from where it is"
 _SHOWN = 3
 
 
@@ -111,24 +111,32 @@ def refuse_losses(
     """
     each = reasons(lost)
     why = "; ".join(each[:_SHOWN]) + ("; ..." if len(each) > _SHOWN else "")
+    them = "the episode" if len(lost) == 1 else "the episodes"
+    more = "" if len(each) <= _SHOWN else "; dry_run=True (--dry-run) lists them all"
     raise RepairError(
         f"{len(lost)} of {count(episodes, 'episode')} cannot be kept: {why}.{_not_there(absent)}",
-        hint=f"{_FETCH if absent else 'restore their files from a copy'}; drop_episodes=True "
-        "(--drop-episodes) leaves the episodes out; dry_run=True (--dry-run) lists them all",
+        hint=f"{_FETCH if absent else f'restore the files of {them} from a copy'}; "
+        f"drop_episodes=True (--drop-episodes) leaves {them} out{more}",
         dataset=root,
     )
 
 
 def refuse_nothing(root: Path, lost: Sequence[Lost], absent: Sequence[str]) -> NoReturn:
-    """Say that no episode can be saved.
+    """Say that no episode can be saved, or that there is none.
 
     Raises:
         RepairError: Always.
     """
+    if not lost and not absent:
+        raise RepairError(
+            "There is no episode in this folder, neither in its metadata nor in its tables.",
+            hint="record one: demoreel record PATH --resume; or restore the files from a copy",
+            dataset=root,
+        )
     why = f" {'; '.join(reasons(lost)[:_SHOWN])}." if lost else ""
     raise RepairError(
         f"No episode can be saved.{why[:1]}{why[1:2].upper()}{why[2:]}{_not_there(absent)}",
-        hint=_FETCH if absent else "demoreel check says what is wrong with each",
+        hint=_FETCH if absent else "restore the files from a copy; demoreel check names them",
         dataset=root,
     )
 

@@ -124,7 +124,7 @@ class Repaired:
         target: The repaired one; None after a dry run.
         episodes: How many were kept.
         frames: How many rows they have.
-        mended: What was wrong and is not any more, a sentence for each kind of change.
+        changes: What was wrong and is not any more, a sentence for each kind of change.
         lost: Episodes that could not be kept, and why.
         unreadable: Files, or parts of them, that could not be read.
         copied: Files that were copied as they were.
@@ -141,7 +141,7 @@ class Repaired:
     target: Path | str | None
     episodes: int
     frames: int
-    mended: tuple[str, ...]
+    changes: tuple[str, ...]
     lost: tuple[Lost, ...]
     unreadable: tuple[str, ...]
     copied: int
@@ -151,6 +151,11 @@ class Repaired:
     absent: tuple[str, ...] = ()
     cameras_lost: tuple[str, ...] = ()
     columns_lost: tuple[str, ...] = ()
+
+    @property
+    def mended(self) -> tuple[str, ...]:
+        """The name of ``changes`` until release 0.1; goes with the next one."""
+        return self.changes
 
     @property
     def is_whole(self) -> bool:
@@ -179,7 +184,8 @@ class Repaired:
             "target": None if self.target is None else str(self.target),
             "episodes": self.episodes,
             "frames": self.frames,
-            "mended": list(self.mended),
+            "changes": list(self.changes),
+            "mended": list(self.changes),  # their name until 0.1; goes with the next release
             "lost": [{"episode": lost.episode, "why": lost.why} for lost in self.lost],
             "unreadable": list(self.unreadable),
             "copied_files": self.copied,
@@ -222,7 +228,7 @@ def note_differences(
         group.code.name
         for group in before.groups()
         if group.code.name not in left
-        and CODES[group.code.name].mend == REPAIR
+        and (CODES[group.code.name].command == REPAIR or group.code.name.startswith("stats-"))
         and not (is_less and group.code.name.startswith(_OF_DATA))
     ]
     if fixed:

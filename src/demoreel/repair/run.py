@@ -49,7 +49,7 @@ def repair(
 
     Metadata are rebuilt from tables and packets where those tell the truth; finished episodes are
     recovered from tables that never got their footer; files that lie under another name than
-    ``info.json`` says are found; rows and statistics are numbered and counted anew. Where an
+    ``info.json`` says are found; rows and statistics are numbered and computed again. Where an
     episode or a camera cannot be kept, nothing is written, unless they are to be left out. Files
     in which nothing is wrong are copied as they are; where episodes are left out, packets are. A
     v2.0 dataset becomes v2.1.
@@ -62,7 +62,7 @@ def repair(
         source: The dataset's folder, or its URI.
         target: The folder to make, or a URI; not needed for a dry run.
         deep: Decode every image first, and leave out episodes that have undecodable ones.
-        picture_stats: Decode the images of cameras whose statistics are lost, to take them anew.
+        picture_stats: Decode the images of cameras whose statistics are lost, to compute them.
         drop_audio: Leave the audio of videos out; it is copied otherwise.
         drop_cameras: Leave these cameras out.
         drop_episodes: Leave out the episodes that cannot be kept, e.g. because a file is missing or

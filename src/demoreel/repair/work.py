@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -25,6 +26,7 @@ from demoreel.layouts.v3.reader import UNUSED_FRAMES, V3Reader
 from demoreel.layouts.writing import write_json
 from demoreel.media.video import open_video
 from demoreel.model import Feature, Info
+from demoreel.model.info import DATA_PATHS, VIDEO_PATHS
 from demoreel.repair.decide import Decision, decide
 from demoreel.repair.features import settled_features
 from demoreel.repair.lance import extract
@@ -294,16 +296,16 @@ class Work:
         if self._look.is_lance:
             return
         info, family = self._look.info, "v2" if self._is_v2 else "v3"
-        at = "data", "videos"
+        at = DATA_PATHS[family], VIDEO_PATHS[family]
         if info is not None and info.version[:2] == family:
-            at = info.data_path.text, info.video_path.text if info.video_path else "videos"
-        folders = [template.split("{")[0] for template in at]
+            at = info.data_path.text, info.video_path.text if info.video_path else at[1]
+        patterns = [re.sub(r"\\\{.*?\}", "[^/]+", re.escape(template)) for template in at]
         names = [table.name for table in self._tables.tables]
         films = [v.name for found in self._videos.of.values() for v in found.values()]
-        for folder, own in zip(folders, (names, films), strict=True):
+        for pattern, own in zip(patterns, (names, films), strict=True):
             for name in own:
-                if not name.startswith(folder):
-                    self._changes.add("moved to the folder where info.json says it is", name)
+                if not re.fullmatch(pattern, name):
+                    self._changes.add("moved to where info.json says it is", name)
 
     @property
     def _layout(self) -> Layout:
@@ -425,7 +427,7 @@ class Work:
     def _take_image_stats(self, folder: Path) -> None:
         try:
             recompute(folder, numbers=False, pictures="missing")
-            self._changes.add("stats.json: the statistics of images were taken anew")
+            self._changes.add("stats.json: the statistics of images were recomputed")
         except (VideoError, PictureError) as error:
             self._changes.add(f"the statistics of images are missing: {error.what}")
 
@@ -497,7 +499,7 @@ class Work:
             target=target,
             episodes=len(written.episodes),
             frames=written.frames,
-            mended=self._changes.sentences(),
+            changes=self._changes.sentences(),
             lost=tuple(lost),
             unreadable=unreadable.sentences(),
             copied=written.copied,

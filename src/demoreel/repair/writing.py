@@ -36,9 +36,9 @@ _FLOAT_SLACK = 2.0**-23  # timestamps are 32-bit floats
 _NO_TEXT = "task 0"
 _SAID = {
     "timestamp": "was set to frame_index / fps",
-    "frame_index": "was counted anew",
-    "episode_index": "was counted anew",
-    "index": "was counted anew",
+    "frame_index": "was renumbered",
+    "episode_index": "was renumbered",
+    "index": "was renumbered",
     "task_index": "follows the tasks' new numbers",
 }
 """What was done to a column of the format's own."""
@@ -116,7 +116,7 @@ class RepairedFiles:
 def write_repaired(
     source: RepairSource, decision: Decision, folder: Path | None, *, link: bool
 ) -> RepairedFiles:
-    """Write the episodes that are kept, numbered anew. Nothing is forced to disk.
+    """Write the episodes that are kept, renumbered. Nothing is forced to disk.
 
     Cost: decodes all tables once, and copies the videos.
 
@@ -342,7 +342,7 @@ class _Writing:
         for name in facts.column_names:
             table = table.append_column(name, facts.column(name))
         for stated in (source.picture_stats, source.others):
-            is_needed = stated is source.picture_stats  # of all, or they are taken anew
+            is_needed = stated is source.picture_stats  # of all, or they are recomputed
             table = _with_columns(table, stated, self.written.episodes, of_all=is_needed)
         tables = ParquetTables([folder / name for name in self._tables])
         stats: Stats = whole_stats(tables, self._features.values())

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from demoreel.media.settings import VideoSettings
     from demoreel.record import EpisodeReport, Recorder
     from demoreel.torch.dataset import LeRobotDataset
+    from demoreel.torch.writer import RecordingWriter
 
 
 class RecordingDataset:
@@ -236,7 +237,11 @@ class RecordingDataset:
     @property
     def writer(self) -> RecordingWriter | None:
         """What records; None for a dataset that is read."""
-        return None if self._recorder is None else RecordingWriter(self, self._recorder)
+        if self._recorder is None and self._encoding is None:
+            return None
+        from demoreel.torch.writer import RecordingWriter
+
+        return RecordingWriter(self, self._recorder)
 
     def _record_when_asked(self, *encoding: Any) -> None:
         """Let the first frame that is added resume the recording, with these settings.
@@ -311,12 +316,19 @@ class RecordingDataset:
         """Commit the episode; when this returns it is safe, and readable by every process.
 
         Args:
-            episode_data: Must be None: frames are added with ``add_frame``.
+            episode_data: The episode as ``writer.episode_buffer`` has it, which takes the place of
+                the values that were added; images that were added stay. Where no frame was added,
+                it holds images too: arrays, PIL images, or paths of files.
             parallel_encoding: Taken for compatibility: cameras are always encoded side by side.
+
+        Raises:
+            ArgumentError: There is no frame, or ``episode_data`` does not describe this episode.
         """
         recorder = self._require_recorder("save_episode")
         if episode_data is not None:
-            raise ArgumentError("episode_data is not taken: add the frames with add_frame().")
+            from demoreel.torch.writer import take_episode
+
+            take_episode(recorder, episode_data)
         return recorder.save_episode()
 
     def clear_episode_buffer(self, delete_images: bool = True) -> None:
@@ -325,6 +337,8 @@ class RecordingDataset:
         Args:
             delete_images: Taken for compatibility: nothing of them is left on disk.
         """
+        if self._recorder is None and self._encoding is not None:
+            return  # nothing was added yet
         self._require_recorder("clear_episode_buffer").discard_episode()
 
     def has_pending_frames(self) -> bool:
@@ -416,66 +430,6 @@ class RecordingDataset:
             token=token,
             **card_kwargs,
         )
-
-
-class RecordingWriter:
-    """``ds.writer``: what records, under the names that LeRobot users know.
-
-    Frames are encoded while they come, so there is neither an image writer nor a batch of videos.
-
-    Args:
-        dataset: The dataset that is recorded.
-        recorder: What records it.
-    """
-
-    image_writer = None
-
-    def __init__(self, dataset: RecordingDataset, recorder: Recorder) -> None:
-        self.root = dataset.root
-        self._dataset = dataset
-        self._recorder = recorder
-
-    @property
-    def episode_buffer(self) -> dict[str, int]:
-        """How many frames are not saved yet, and the number of their episode."""
-        recorder = self._recorder
-        return {"size": recorder.pending_frames, "episode_index": recorder.num_episodes}
-
-    def add_frame(self, frame: Mapping[str, Any]) -> None:
-        """Take one frame; see the dataset's method."""
-        self._dataset.add_frame(frame)
-
-    def save_episode(
-        self, episode_data: Mapping[str, Any] | None = None, parallel_encoding: bool = True
-    ) -> None:
-        """Commit the episode; see the dataset's method."""
-        self._dataset.save_episode(episode_data, parallel_encoding)
-
-    def clear_episode_buffer(self, delete_images: bool = True) -> None:
-        """Forget the frames since the last episode."""
-        self._dataset.clear_episode_buffer(delete_images)
-
-    def cleanup_interrupted_episode(self, episode_index: int) -> None:
-        """Forget the frames since the last episode."""
-        self._dataset.clear_episode_buffer()
-
-    def finalize(self) -> None:
-        """Let go of the dataset; see the dataset's method."""
-        self._dataset.finalize()
-
-    close_writer = finalize
-
-    def start_image_writer(self, num_processes: int = 0, num_threads: int = 4) -> None:
-        """Do nothing: images are encoded by processes that run already."""
-
-    def stop_image_writer(self) -> None:
-        """Do nothing: every saved episode is on disk."""
-
-    def flush_pending_videos(self) -> None:
-        """Do nothing: every saved episode is on disk."""
-
-    def cancel_pending_videos(self) -> None:
-        """Do nothing: every saved episode is on disk."""
 
 
 class VideoEncodingManager:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from starlette.datastructures import QueryParams
@@ -89,7 +88,7 @@ class Analysis:
                 dataset,
                 lambda: self._measured.known(shown.id),
                 lambda: self._checks.of(shown),
-                lambda: _flags_of(self._drafts.read(shown)),
+                lambda: self._drafts.read(shown)["episodes"],
             )
             self._pages[shown.id] = shown.revision, pages
         return pages
@@ -127,7 +126,7 @@ class Analysis:
                 "plots": pages.plots(chosen),
                 "tasks": pages.tasks(chosen),
                 "outliers": int((table.outliers() > 0).sum()),
-                "problems": table.problems,
+                "problems": table.told_problems(),
             }
         )
 
@@ -192,16 +191,6 @@ class Analysis:
         columns = self._predictions.columns(number, episode, length)
         facts, data = packed_columns(columns, length)
         return columns_answer({**facts, "frames": None, "of": length}, data)
-
-
-def _flags_of(draft: Mapping[str, Any]) -> dict[int, float]:
-    """Return what was said of episodes, to sort by: the score, then good before bad."""
-    found = {}
-    for number, change in draft["episodes"].items():
-        flag = {"good": 0.5, "bad": -0.5}.get(change.get("flag"), 0.0)
-        if flag or change.get("score"):
-            found[int(number)] = (change.get("score") or 0) + flag
-    return found
 
 
 def _numbers(asked: QueryParams, name: str) -> list[int]:

@@ -22,7 +22,7 @@ from demoreel.errors import (
 )
 
 _NOT_FOUND = (DatasetNotFoundError, OutOfRangeError, UnknownKeyError)
-_MOST_SENT = 32 << 20  # bytes of a draft: a change of each of some 100,000 episodes
+MOST_SENT = 32 << 20  # bytes of a draft: a change of each of some 100,000 episodes
 
 
 def answering(handle: Callable[[Request], Response]) -> Callable[[Request], Response]:
@@ -51,7 +51,7 @@ def taking(
     """Return a handler of a request with a JSON object in it, which is not read beyond a limit."""
 
     async def taken(request: Request) -> Response:
-        data = await _sent(request, _MOST_SENT)
+        data = await _sent(request, MOST_SENT)
         try:
             sent = json.loads(data or b"")
         except (ValueError, RecursionError):

@@ -28,7 +28,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,6 @@ from demoreel.view.datasets import ShownDataset
 
 if TYPE_CHECKING:
     from demoreel.edit.cut import Cut
-    from demoreel.read.dataset import Dataset
 
 FORMAT, VERSION = "demoreel.draft", 1
 _LABELS = ("success", "score", "flag", "persistent", "events")
@@ -113,8 +112,8 @@ class Drafts:
                     hint="reload this page to see it; what was changed here since is not saved",
                     dataset=shown.place,
                 )
-            checked = _checked(episodes, known)
-            return self._replace(shown, before["revision"] + 1, checked, known)
+            fresh = checked(episodes, known)
+            return self._replace(shown, before["revision"] + 1, fresh, known)
 
     def end(self, shown: ShownDataset, revision: int) -> None:
         """Begin an empty draft after the dataset was edited in place: its numbers are other ones.
@@ -154,24 +153,27 @@ class Drafts:
         return self._folder / f"{shown.id}.json"
 
 
-def to_record_again(dataset: Dataset) -> set[int]:
-    """Return the episodes that the viewer's draft of a dataset asks to be recorded again.
+def to_record_again(place: str, episodes: Callable[[], Episodes]) -> list[int]:
+    """Return the episodes that the viewer's draft of a dataset asks to be recorded again, sorted.
 
-    Cost: one small file; nothing where there is no draft. A draft that is damaged asks for nothing.
+    Cost: one small file; nothing where there is no draft. A draft that is damaged, or of other
+    episodes, asks for nothing.
+
+    Args:
+        place: The dataset's folder, absolute, or its URI.
+        episodes: Returns its episodes; called where there is a draft.
     """
-    place = dataset.uri or os.path.abspath(dataset.root)
-    shown = ShownDataset("", place, {})
-    path = state_folder() / "drafts" / f"{shown.id}.json"
+    path = state_folder() / "drafts" / f"{ShownDataset('', place, {}).id}.json"
     if not path.is_file():
-        return set()
+        return []
     try:
-        draft = read_json(path)
-        if not isinstance(draft, dict) or not _is_for(draft, dataset.episodes):
-            return set()
-        changes = _checked(draft.get("episodes"), dataset.episodes)
+        draft, known = read_json(path), episodes()
+        if not isinstance(draft, dict) or not _is_for(draft, known):
+            return []
+        changes = checked(draft.get("episodes"), known)
     except DemoreelError:
-        return set()
-    return {int(name) for name, change in changes.items() if change.get("redo")}
+        return []
+    return sorted(int(name) for name, change in changes.items() if change.get("redo"))
 
 
 def _is_for(draft: Mapping[str, Any], known: Episodes) -> bool:
@@ -200,7 +202,7 @@ def cut_of(shown: ShownDataset, draft: Mapping[str, Any]) -> Cut:
 
     dataset = shown.open()
     whole = cut(dataset)
-    changes = _checked(draft["episodes"], dataset.reader.episodes)
+    changes = checked(draft["episodes"], dataset.reader.episodes)
     clips = tuple(
         clip
         for each in whole.cutlist.clips
@@ -229,7 +231,7 @@ def _clips(clip: Clip, change: Mapping[str, Any] | None) -> Iterator[Clip]:
         yield Clip(clip.source, clip.episode, begin, end, task, labels if said else None)
 
 
-def _checked(raw: object, episodes: Episodes) -> dict[str, dict[str, Any]]:
+def checked(raw: object, episodes: Episodes) -> dict[str, dict[str, Any]]:
     """Return changes that make sense for these episodes; those that change nothing are left out."""
     if not isinstance(raw, dict):
         raise ArgumentError("A draft lists changes by episode.")
@@ -275,7 +277,7 @@ def _refuse_odd_labels(name: str, change: Mapping[str, Any], length: int) -> Non
     if len(rows) > _MOST_ROWS or any(row.frame >= length for row in rows):
         raise ArgumentError(f"Labels of episode {name} are outside its {length} frames.")
     for row in rows:
-        for text in (row.style, row.content, row.role, row.camera):
+        for text in (row.style, row.content, row.role, row.camera, *(row.tool_calls or ())):
             _refuse_odd_text(name, text or "")
     for flag in ("deleted", "redo"):
         if not isinstance(change.get(flag, True), bool):

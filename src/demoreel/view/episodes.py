@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from demoreel.edit.clips import Labels
+from demoreel.edit.scores import read_labels
 from demoreel.errors import ArgumentError, OutOfRangeError
 from demoreel.read.dataset import Dataset
+from demoreel.read.sql import tasks_by_episode
 from demoreel.view.findings import EpisodeFindings
 from demoreel.view.measures import MeasureTable
 
@@ -22,6 +26,7 @@ _SHOWN = ("idle", "jerk", "success")  # measures that are columns of the table
 _BINS = 32
 _KEPT = 8  # orders that are kept: one for each filter and column that was used last
 _TASKS = 24  # that a plot shows
+_TASKS_AT_ONCE = 1 << 16
 
 Range = tuple[str, float, float]
 """A measure, and its least and largest value."""
@@ -73,7 +78,7 @@ class EpisodePages:
         dataset: The dataset.
         measures: Returns what was measured so far; None before it was asked for.
         findings: Returns what ``check`` has found.
-        flags: Returns what a person has said of episodes, as a number, by their own numbers.
+        drafted: Returns what was changed of episodes and not rendered yet, by their numbers.
     """
 
     def __init__(
@@ -81,12 +86,13 @@ class EpisodePages:
         dataset: Dataset,
         measures: Callable[[], MeasureTable | None] | None = None,
         findings: Callable[[], EpisodeFindings] | None = None,
-        flags: Callable[[], Mapping[int, float]] | None = None,
+        drafted: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None,
     ) -> None:
         self._dataset = dataset
         self._measures = measures
         self._findings = findings or EpisodeFindings
-        self._flags = flags or dict
+        self._drafted = drafted or dict
+        self._labels: Mapping[int, Labels] | None = None
         self._orders: OrderedDict[tuple[object, ...], np.ndarray] = OrderedDict()
         self._lock = threading.Lock()  # each request has a thread of its own
         self._tasks: _Tasks | None = None
@@ -118,7 +124,7 @@ class EpisodePages:
         part = order[max(0, first) : max(0, first) + min(count, MOST_ROWS)]
         fps, every = self._dataset.fps, self._dataset.reader.episodes
         table, found = self._table(), self._findings().by_episode
-        rows = []
+        rows, said = [], self._said()
         for position in part.tolist():
             episode = every[position]
             number, _, worst = found.get(episode.index, (0, -1, None))
@@ -130,6 +136,8 @@ class EpisodePages:
                 "findings": number,
                 "worst": worst,
             }
+            if position in said:
+                row |= {"score": said[position].score, "flag": said[position].flag}
             if table is not None:
                 row |= {**table.of(position, _SHOWN), "far": table.far_in(position)}
             rows.append(row)
@@ -202,13 +210,25 @@ class EpisodePages:
             return values
         if key == "flags":
             values = np.full(len(every), np.nan)
-            for number, value in self._flags().items():
+            for position, labels in self._said().items():
+                values[position] = _flag_value(labels.score, labels.flag)
+            for name, change in self._drafted().items():
                 with contextlib.suppress(OutOfRangeError):
-                    values[every.position_of(number)] = value
+                    position = every.position_of(int(name))
+                    labels = self._said().get(position, Labels())
+                    values[position] = _flag_value(
+                        change.get("score", labels.score), change.get("flag", labels.flag)
+                    )
             return values
         if table is None:
             raise ArgumentError(f"There is no column {key[:80]!r}.", hint="reload the page")
         return table.column(key)
+
+    def _said(self) -> Mapping[int, Labels]:
+        """Return the scores and flags that the dataset holds, by position."""
+        if self._labels is None:
+            self._labels = read_labels(self._dataset.reader, range(len(self._dataset.episodes)))
+        return self._labels
 
     def _made_order(self, sort: str, descending: bool, chosen: EpisodeFilter) -> np.ndarray:
         every = self._dataset.reader.episodes
@@ -226,7 +246,8 @@ class EpisodePages:
         order = np.argsort(values[known], kind="stable")
         if descending:
             order = order[::-1]
-        return np.concatenate([positions[known][order], positions[~known]])
+        found = np.concatenate([positions[known][order], positions[~known]])
+        return found.astype(np.int32)  # some orders of a million episodes are kept
 
     def _chosen(self, chosen: EpisodeFilter) -> np.ndarray:
         every = self._dataset.reader.episodes
@@ -260,14 +281,19 @@ class EpisodePages:
 
     def _task_codes(self) -> _Tasks:
         if self._tasks is None:
-            from demoreel.read.sql import query  # heavy, and not for the first rows
-
             reader = self._dataset.reader
-            text = "select array_to_string(tasks, '; ') as task from episodes"
-            column = query(reader, np.arange(len(reader.episodes)), text).column(0)
-            coded = pc.fill_null(column, "").combine_chunks().dictionary_encode()
-            codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int32)
-            self._tasks = _Tasks([str(name) for name in coded.dictionary.to_pylist()], codes)
+            names: dict[str, int] = {}
+            codes = np.zeros(len(reader.episodes), np.int32)
+            for first in range(0, len(codes), _TASKS_AT_ONCE):  # texts of a million need memory
+                places = np.arange(first, min(first + _TASKS_AT_ONCE, len(codes)))
+                joined = pc.fill_null(pc.binary_join(tasks_by_episode(reader, places), "; "), "")
+                coded = pc.dictionary_encode(joined)
+                for part in coded.chunks if isinstance(coded, pa.ChunkedArray) else [coded]:
+                    found = [names.setdefault(n, len(names)) for n in part.dictionary.to_pylist()]
+                    which = part.indices.to_numpy(zero_copy_only=False)
+                    codes[first : first + len(which)] = np.array(found, np.int32)[which]
+                    first += len(which)
+            self._tasks = _Tasks(list(names), codes)
         return self._tasks
 
     def motion(self, episodes: list[int]) -> dict[str, list[float]]:
@@ -290,6 +316,13 @@ class EpisodePages:
             top = line.max(initial=0.0)
             found[str(episode)] = np.round(line / top if top > 0 else line, 3).tolist()
         return found
+
+
+def _flag_value(score: int | None, flag: str | None) -> float:
+    """Return a number to sort by: the score, then good before bad; NaN if neither is said."""
+    if score is None and flag is None:
+        return float("nan")
+    return (score or 0) + {"good": 0.5, "bad": -0.5}.get(flag or "", 0.0)
 
 
 def columns_message(

@@ -12,8 +12,8 @@ from demoreel.errors import ArgumentError, DemoreelError, redacted
 Report = Callable[[float], None]
 
 
-class CancelledWork(BaseException):
-    """Ends work at its next report; no ``Exception``, which work may catch and go on."""
+class CancelledWork(KeyboardInterrupt):
+    """Ends work at its next report as Ctrl-C does: what is done stays to be gone on with."""
 
 
 _MOST_RUNNING = 2

@@ -31,7 +31,8 @@ _ROWS = 100_000  # of a portion
 _STILL = 0.03  # of a dimension's range in a second: slower is idle
 _FAR = 6.0  # robust standard deviations from the median: an outlier
 _VERSION = 1
-_MOST_PROBLEMS = 20
+_MOST_PROBLEMS = 20  # that are told one by one
+_MOST_FAULTS = 1000  # reads that fail before those after them are not halved any more
 _TAIL = 0.005  # of the episodes beyond either end of a plot's axis
 _FEW = 8  # of fewer episodes, none is far from the others
 _BESIDES = 255  # the bin of what is not known
@@ -58,6 +59,11 @@ class MeasureTable:
         measures: Its columns.
         values: (columns, episodes), float32.
         done: How many of the first episodes are measured.
+
+    Attributes:
+        problems: Why episodes could not be read; the first of them.
+        faults: How many reads have failed.
+        unread: How many episodes could not be read.
     """
 
     def __init__(self, measures: tuple[Measure, ...], values: np.ndarray, done: int) -> None:
@@ -65,6 +71,8 @@ class MeasureTable:
         self.values = values
         self.done = done
         self.problems: list[str] = []
+        self.faults = 0
+        self.unread = 0
         self._places = {measure.key: place for place, measure in enumerate(measures)}
         self._lock = threading.Lock()
         self._plotted: tuple[int, list[_Plot]] | None = None
@@ -74,6 +82,12 @@ class MeasureTable:
     def is_done(self) -> bool:
         """Whether all episodes are measured."""
         return self.done >= int(self.values.shape[1])
+
+    def told_problems(self) -> list[str]:
+        """Return what a page says of episodes that could not be read."""
+        if self.unread <= len(self.problems):
+            return self.problems
+        return [f"{self.unread:,} episodes could not be measured, among them:", *self.problems]
 
     def column(self, key: str) -> np.ndarray:
         """Return a number of each episode; NaN where it is not known.
@@ -290,15 +304,19 @@ class EpisodeMeasures:
         try:
             rows = dataset.following(lambda: dataset.reader.rows_once(first, stop))
         except DemoreelError as error:
-            if len(table.problems) >= _MOST_PROBLEMS:
-                return  # where much is missing, the rest is not looked for one by one
-            if stop - first > 1:  # one damaged table is not the end of the others
+            table.faults += 1
+            # One damaged table is not the end of the others. Where much is missing, the rest is not
+            # looked for one by one.
+            if stop - first > 1 and table.faults <= _MOST_FAULTS:
                 middle = (first + stop) // 2
                 for begin, end in ((first, middle), (middle, stop)):
                     self._portion(dataset, table, spans, begin, end, fps)
             else:
-                number = int(dataset.reader.episodes.episode_index[first])
-                table.problems.append(f"episode {number}: {first_line(error)}")
+                table.unread += stop - first
+                if len(table.problems) < _MOST_PROBLEMS:
+                    numbers = dataset.reader.episodes.episode_index[[first, stop - 1]].tolist()
+                    which = " to ".join(map(str, dict.fromkeys(numbers)))
+                    table.problems.append(f"episode {which}: {first_line(error)}")
             return
         edges = (
             dataset.reader.episodes.start[first : stop + 1] - dataset.reader.episodes.start[first]

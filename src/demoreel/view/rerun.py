@@ -33,12 +33,7 @@ def write_recording(dataset: Dataset, episode: int, path: str | Path) -> Path:
         TargetExistsError: There is something at the path.
         ArgumentError: The path does not end in ``.rrd``.
     """
-    rerun, target = _import_rerun(), Path(path)
-    if target.suffix != ".rrd":
-        raise ArgumentError("A Rerun recording's name ends in .rrd.", path=target)
-    if target.exists():
-        raise TargetExistsError("There is something already.", path=target)
-    dataset.episode(episode)
+    rerun, target = _import_rerun(), checked_target(dataset, episode, path)
 
     def write(fresh: Path) -> None:
         stream = _stream(rerun, dataset, episode)
@@ -47,6 +42,23 @@ def write_recording(dataset: Dataset, episode: int, path: str | Path) -> Path:
         sync_path(fresh)
 
     write_whole(target, write)
+    return target
+
+
+def checked_target(dataset: Dataset, episode: int, path: str | Path) -> Path:
+    """Return where a recording would be written; nothing is.
+
+    Raises:
+        OutOfRangeError: There is no such episode.
+        TargetExistsError: There is something at the path.
+        ArgumentError: The path does not end in ``.rrd``.
+    """
+    target = Path(path)
+    if target.suffix != ".rrd":
+        raise ArgumentError("A Rerun recording's name ends in .rrd.", path=target)
+    if target.exists():
+        raise TargetExistsError("There is something already.", path=target)
+    dataset.episode(episode)
     return target
 
 

@@ -8,11 +8,14 @@ another site makes are refused.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -46,6 +49,7 @@ try:
 
     from demoreel.view.analysis import Analysis
     from demoreel.view.answers import (
+        MOST_SENT,
         answering,
         columns_answer,
         json_answer,
@@ -54,6 +58,7 @@ try:
         plain_values,
         report_of,
         taking,
+        taking_bytes,
     )
 except ImportError as error:
     raise MissingExtraError(
@@ -194,6 +199,12 @@ class Viewer:
         self._read_only = read_only
         self._analysis = Analysis(self.shown, self.jobs, Predictions(predictions), self._drafts)
 
+    def begin(self) -> None:
+        """Open the dataset, if it is one, while the browser starts."""
+        found = self.shown.list()
+        if len(found) == 1:
+            threading.Thread(target=_opened, args=(found[0],), daemon=True).start()
+
     def app(self, token: str, hosts: Sequence[str] | None) -> App:
         """Return the application, as uvicorn runs it."""
         one = "/api/d/{id}"
@@ -212,6 +223,8 @@ class Viewer:
             Route(f"{one}/draft", answering(self._draft)),
             Route(f"{one}/draft", taking(self._save_draft), methods=["PUT"]),
             Route(f"{one}/cutlist", answering(self._cutlist)),
+            Route(f"{one}/annotations", answering(self._annotations)),
+            Route(f"{one}/labels", taking_bytes(self._take_labels, MOST_SENT), methods=["POST"]),
             Route(f"{one}/render", taking(self._render), methods=["POST"]),
             Route("/api/jobs/{number:int}", answering(self._job)),
             Route("/api/jobs/{number:int}/cancel", taking(self._cancel), methods=["POST"]),
@@ -247,12 +260,17 @@ class Viewer:
         dataset = shown.open()
         position = dataset.reader.episodes.position_of(episode)
         meta = dataset.reader.episodes[position]
-        cameras = {}
-        for camera in dataset.cameras:
+
+        def facts_of(camera: str) -> dict[str, Any]:
             try:
-                cameras[camera] = camera_facts(dataset, position, camera)
+                facts = camera_facts(dataset, position, camera)
             except DemoreelError as error:
-                cameras[camera] = {"way": "error", "why": report_of(error)}
+                return {"way": "error", "why": report_of(error)}
+            return {**facts, "revision": shown.revision}
+
+        # At once: of a dataset in a store, each camera costs requests.
+        with ThreadPoolExecutor(max(1, min(8, len(dataset.cameras)))) as pool:
+            cameras = dict(zip(dataset.cameras, pool.map(facts_of, dataset.cameras), strict=True))
         return json_answer(
             {
                 "index": meta.index,
@@ -353,6 +371,19 @@ class Viewer:
         shown = self._of(request)
         return json_answer(cut_of(shown, self._drafts.read(shown)).cutlist.to_json())
 
+    def _annotations(self, request: Request) -> Response:
+        from demoreel.view.exchange import annotations_in  # heavy
+
+        shown = self._of(request)
+        return json_answer(annotations_in(shown.open(), self._drafts.read(shown)))
+
+    def _take_labels(self, request: Request, data: bytes) -> Response:
+        """Answer with a file's labels as changes, which the page puts into its draft."""
+        from demoreel.view.exchange import changes_in  # heavy
+
+        self._refuse_writing()
+        return json_answer({"episodes": changes_in(data, self._of(request).open())})
+
     def _render(self, request: Request, sent: Any) -> Response:
         """Begin to write a dataset of the draft, or a new version of a Lance dataset."""
         self._refuse_writing()
@@ -411,6 +442,11 @@ class Viewer:
 
     def _static(self, request: Request) -> Response:
         return _file(request.path_params["name"])
+
+
+def _opened(shown: ShownDataset) -> None:
+    with contextlib.suppress(Exception):  # the page that asks for it is told
+        shown.open()
 
 
 def _file(name: str) -> Response:
@@ -477,6 +513,7 @@ class RunningViewer:
         self.port = int(self._socket.getsockname()[1])
         shown = f"[{host}]" if ":" in host else host
         self.address = f"http://{shown}:{self.port}/?token={self.token}"
+        viewer.begin()
         app = viewer.app(self.token, _LOOPBACK if self.is_local else None)
         self._server = uvicorn.Server(
             uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False)

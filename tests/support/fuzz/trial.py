@@ -25,7 +25,7 @@ Fault = Literal[
     "crash", "endless", "memory", "exception", "wrong data", "wrong repair", "write", "leftover"
 ]
 _MOST_FRAMES = 40
-_TARGET, _SET = "mended", "set"
+_TARGET, _SET = "repaired", "set"
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,9 @@ TABLE = (
         "episode-task-differs",
         "The tasks of an episode are not those that its rows name by task_index",
         "Samples get the task of their rows, choosing episodes by task goes by the metadata: one "
-        "of the two is wrong, and a policy may learn the wrong task.",
+        "of the two is wrong, and a policy may learn the wrong task. repair keeps those of the "
+        "rows.",
+        REPAIR,
     ),
     error(
         "task-index-unknown",

@@ -105,7 +105,7 @@ def _episodes_in(path: Path) -> list[int]:
 def _unknown(root: Path, why: str, episode: int) -> MetadataError:
     return MetadataError(
         f"The episodes' metadata lacks the columns {' and '.join(PLACES)}, and {why}.",
-        hint="fetch or restore the tables, or mend the dataset with demoreel repair",
+        hint="fetch or restore the tables, or repair the dataset: demoreel repair",
         dataset=root,
         episode=episode,
     )

@@ -1,12 +1,14 @@
 // Numbers over time: a chart for each feature, action over state, one cursor for all.
 import uPlot from "./uplot.js";
-import { element } from "./tools.js";
+import { element, scale } from "./tools.js";
 
 // Colours that people with any colour vision tell apart (Okabe and Ito), then lighter ones.
 const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a800", "#8c8c8c",
   "#5aa7d6", "#f3c164", "#5cc4a4", "#e2b3cc", "#9bd1f0", "#eb9a5a", "#d9cf66", "#b9b9b9"];
 const HEIGHT = 150;
 const PLAIN = new Set(["timestamp", "frame_index", "episode_index", "index", "task_index"]);
+const MOST_LINES = 8; // of a feature in one chart; more dimensions are several charts
+const BLOCK = 64; // points whose extremes are known once for all
 const MANY = 4000; // points of a line; more are drawn as the extremes of each pixel
 
 export class Charts {
@@ -23,28 +25,32 @@ export class Charts {
     const together = state && action && state.dims === action.dims;
     for (const column of usable) {
       if (together && column === action) continue;
-      this.add(together && column === state ? "state and action (dashed)" : column.key, column, together && column === state ? action : null);
+      const title = together && column === state ? "state and action (dashed)" : column.key;
+      const groups = groupsOf(info.features[column.key]?.names ?? null, column.dims);
+      for (const dims of groups) this.add(groups.length > 1 ? `${title}: ${dims[0].name} to ${dims.at(-1).name}` : title, column, together && column === state ? action : null, dims);
     }
     this.resized = new ResizeObserver(() => this.resize());
     this.resized.observe(parent);
   }
 
-  add(title, column, over) {
+  add(title, column, over, dims) {
     const names = this.info.features[column.key]?.names;
+    const colour = (dim) => COLOURS[(dim - dims[0].dim) % COLOURS.length];
     const xs = Float64Array.from({ length: this.length }, (_, place) => place);
-    const lines = [column, over].filter(Boolean).flatMap((each) => Array.from({ length: each.dims }, (_, dim) => ({ dim, dashed: each === over, values: dimension(each, dim) })));
+    const lines = [column, over].filter(Boolean).flatMap((each) => dims.map(({ dim }) => lineOf(each, dim, each === over)));
     const now = element("div", { class: "now" });
     const place = element("div", { class: "chart" }, element("div", { class: "title" }, title));
     this.parent.append(place);
     const ink = getComputedStyle(document.documentElement);
-    const axis = { stroke: ink.getPropertyValue("--dim"), grid: { stroke: ink.getPropertyValue("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+    const size = scale();
+    const axis = { stroke: ink.getPropertyValue("--dim"), grid: { stroke: ink.getPropertyValue("--line"), width: 1 }, ticks: { show: false }, font: `${11 * size}px system-ui` };
     const chart = { lines, xs };
     chart.plot = new uPlot({
-      width: this.width(), height: HEIGHT, legend: { show: false },
+      width: this.width(), height: HEIGHT * size, legend: { show: false },
       cursor: { y: false, drag: { x: true, y: false, setScale: false }, points: { show: false } },
       scales: { x: { time: false } },
-      axes: [{ ...axis, size: 22 }, { ...axis, size: 50 }],
-      series: [{}, ...lines.map((line) => ({ stroke: COLOURS[line.dim % COLOURS.length], width: 1.2, dash: line.dashed ? [5, 4] : undefined, points: { show: false } }))],
+      axes: [{ ...axis, size: 22 * size }, { ...axis, size: 50 * size }],
+      series: [{}, ...lines.map((line) => ({ stroke: colour(line.dim), width: 1.2, dash: line.dashed ? [5, 4] : undefined, points: { show: false } }))],
       hooks: {
         setSelect: [(plot) => {
           if (plot.select.width < 4) return;
@@ -60,9 +66,9 @@ export class Charts {
     chart.plot.over.addEventListener("dblclick", () => this.zoom(0, this.length - 1));
     chart.plot.over.addEventListener("wheel", (event) => this.wheel(event, chart.plot), { passive: false });
     const legend = element("div", { class: "legend" }), buttons = [];
-    for (let dim = 0; dim < column.dims; dim++) {
+    for (const { dim } of dims) {
       const mark = element("i");
-      mark.style.background = COLOURS[dim % COLOURS.length];
+      mark.style.background = colour(dim);
       const button = element("button", { "aria-pressed": "true", title: "Hide or show; with shift, show only this one" }, mark, names ? names[dim] : `${column.key}[${dim}]`);
       const set = (on) => {
         if ((button.getAttribute("aria-pressed") === "true") === on) return;
@@ -73,7 +79,7 @@ export class Charts {
       };
       buttons.push(set);
       button.addEventListener("click", (event) => {
-        if (event.shiftKey) buttons.forEach((each, place) => each(place === dim));
+        if (event.shiftKey) buttons.forEach((each, place) => each(dims[place].dim === dim));
         else set(button.getAttribute("aria-pressed") !== "true");
       });
       if (this.hidden.has(`${column.key}[${dim}]`)) set(false);
@@ -96,10 +102,7 @@ export class Charts {
       xs[2 * bin] = from;
       xs[2 * bin + 1] = from + (to - from) / 2;
       chart.lines.forEach((line, number) => {
-        let least = Infinity, most = -Infinity;
-        for (let place = from; place < to; place++) { const value = line.values[place]; if (value < least) least = value; if (value > most) most = value; }
-        lines[number][2 * bin] = least;
-        lines[number][2 * bin + 1] = most;
+        extremes(line, from, to, lines[number], 2 * bin);
       });
     }
     return [xs, ...lines];
@@ -134,7 +137,7 @@ export class Charts {
   }
 
   width() { return Math.max(200, this.parent.clientWidth - 4); }
-  resize() { for (const chart of this.charts) chart.plot.setSize({ width: this.width(), height: HEIGHT }); }
+  resize() { for (const chart of this.charts) chart.plot.setSize({ width: this.width(), height: HEIGHT * scale() }); }
 
   show(frame) {
     this.frame = frame;
@@ -143,10 +146,62 @@ export class Charts {
   place(chart) {
     if (!chart.now) return;
     const left = chart.plot.valToPos(this.frame, "x");
-    chart.now.style.display = left >= 0 && left <= chart.plot.over.clientWidth ? "" : "none";
-    chart.now.style.left = `${left}px`;
+    // Nothing is measured here: the page would be laid out for each frame.
+    chart.now.style.display = left >= 0 && left <= chart.plot.bbox.width / devicePixelRatio ? "" : "none";
+    chart.now.style.transform = `translateX(${left}px)`;
   }
   close() { this.resized.disconnect(); for (const chart of this.charts) chart.plot.destroy(); }
+}
+
+// Dimensions in groups that one can tell apart: a new one begins where the names' first word changes
+// (left, right), and after MOST_LINES.
+function groupsOf(names, size) {
+  const all = Array.from({ length: size }, (_, dim) => ({ dim, name: names ? names[dim] : `[${dim}]` }));
+  if (size <= MOST_LINES) return [all];
+  const word = ({ name }) => String(name).split(/[^A-Za-z]+|(?<=[a-z])(?=[A-Z])/).filter((part) => part.length > 1)[0] ?? "";
+  const runs = [];
+  for (const each of all) {
+    const last = runs.at(-1);
+    if (last && word(last[0]) === word(each)) last.push(each); else runs.push([each]);
+  }
+  const groups = [];
+  for (const run of runs) {
+    // Runs of one or two have no chart of their own.
+    if (groups.length && Math.min(groups.at(-1).length, run.length) <= 2 && groups.at(-1).length + run.length <= MOST_LINES) { groups.at(-1).push(...run); continue; }
+    const parts = Math.ceil(run.length / MOST_LINES);
+    for (let part = 0; part < parts; part++) groups.push(run.slice(Math.round(part * run.length / parts), Math.round((part + 1) * run.length / parts)));
+  }
+  return groups;
+}
+
+function lineOf(column, dim, dashed) {
+  const values = dimension(column, dim), blocks = Math.ceil(values.length / BLOCK);
+  const least = new Float64Array(blocks), most = new Float64Array(blocks);
+  const line = { dim, dashed, values, least, most };
+  if (values.length > MANY) for (let block = 0; block < blocks; block++) {
+    const found = [0, 0];
+    scan(values, block * BLOCK, Math.min(values.length, (block + 1) * BLOCK), found, 0, Infinity, -Infinity);
+    [least[block], most[block]] = found;
+  }
+  return line;
+}
+
+// Puts the least and the largest of some values in two places, beginning with those known before.
+function scan(values, from, to, into, at, least, most) {
+  for (let place = from; place < to; place++) { const value = values[place]; if (value < least) least = value; if (value > most) most = value; }
+  into[at] = least;
+  into[at + 1] = most;
+}
+
+function extremes(line, from, to, into, at) {
+  const first = Math.ceil(from / BLOCK), stop = Math.floor(to / BLOCK);
+  if (stop <= first) { scan(line.values, from, to, into, at, Infinity, -Infinity); return; }
+  scan(line.values, from, first * BLOCK, into, at, Infinity, -Infinity);
+  for (let block = first; block < stop; block++) {
+    if (line.least[block] < into[at]) into[at] = line.least[block];
+    if (line.most[block] > into[at + 1]) into[at + 1] = line.most[block];
+  }
+  scan(line.values, stop * BLOCK, to, into, at, into[at], into[at + 1]);
 }
 
 function dimension(column, dim) {

@@ -1,11 +1,12 @@
 // The episodes of a dataset: a table of any length, of which only the rows in view exist, beside
 // plots of their numbers and what `check` found.
+import { drop, prepare } from "./ahead.js";
 import { draftButton, draftOf } from "./draft.js";
 import { Findings, mark } from "./findings.js";
 import { Plots, short } from "./plots.js";
-import { clear, count, duration, element, getJson, later, setKeys, setPath } from "./tools.js";
+import { clear, count, duration, element, getJson, later, scale, scaled, setKeys, setPath } from "./tools.js";
 
-const ROW = 56;
+let ROW = 56 * scale();
 const PAGE = 100;
 const TALLEST = 8e6; // pixels; browsers stop near 16 million
 
@@ -20,7 +21,7 @@ const COLUMNS = [
 export async function showDataset(main, id, asked) {
   const [info, draft] = await Promise.all([getJson(`/api/d/${id}`), draftOf(id)]);
   const cameras = Object.entries(info.features).filter(([, feature]) => feature.kind === "camera");
-  const columns = COLUMNS, template = columns.map(([, , width]) => width).join(" ");
+  const columns = COLUMNS, template = scaled(columns.map(([, , width]) => width).join(" "));
   setPath([["datasets", "#/"], [info.name]]);
   document.getElementById("facts").append([info.layout, info.robot, count(info.episodes, "episode"),
     duration(info.frames / info.fps), `${info.fps} fps`, count(cameras.length, "camera")].filter(Boolean).join(" · "));
@@ -160,6 +161,9 @@ export async function showDataset(main, id, asked) {
         const task = change.task ?? row.tasks.join("; ");
         item.href = `#/d/${id}/e/${row.index}`;
         item.dataset.episode = row.index;
+        item.addEventListener("pointerenter", () => prepare(id, row.index, info));
+        item.addEventListener("pointerdown", () => prepare(id, row.index, info, { atOnce: true }));
+        item.addEventListener("focus", () => prepare(id, row.index, info));
         const thumb = cameras.length
           ? element("img", { class: "thumb", loading: "lazy", alt: `First frame of episode ${row.index}`, width: 80, height: 52,
             src: `/api/d/${id}/e/${row.index}/frame?camera=${encodeURIComponent(cameras[0][0])}&i=0&w=160&v=${state.revision}` })
@@ -185,7 +189,7 @@ export async function showDataset(main, id, asked) {
     cells.push(success === null ? element("span", {}) : element("span", { class: `mark ${success ? "good" : "error"}`, role: "img", "aria-label": success ? "success" : "failure" }, success ? "✓" : "✗"));
     cells.push(row.far?.length ? element("span", { class: "far", title: `far from the others in ${row.far.join(", ")}` }, `◎ ${row.far.length}`) : element("span", {}));
     cells.push(row.findings ? element("span", { title: `${count(row.findings, "finding")} of check` }, mark(row.worst), ` ${row.findings}`) : element("span", {}));
-    cells.push(element("span", { class: "flags" }, flagsOf(draft.of(row.index))));
+    cells.push(element("span", { class: "flags" }, flagsOf({ score: row.score, flag: row.flag, ...draft.of(row.index) })));
     return cells;
   }
 
@@ -235,7 +239,7 @@ export async function showDataset(main, id, asked) {
   search.addEventListener("input", filter);
   isSql.addEventListener("click", () => { isSql.setAttribute("aria-pressed", String(!sqlIsOn())); hint(); filter(); });
   scroll.addEventListener("scroll", () => requestAnimationFrame(draw));
-  const resized = new ResizeObserver(() => draw());
+  const resized = new ResizeObserver(() => { ROW = 56 * scale(); draw(); });
   resized.observe(scroll);
   draw();
   drawChips();
@@ -263,6 +267,7 @@ export async function showDataset(main, id, asked) {
       else if (top + ROW > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = top + ROW - scroll.clientHeight;
     }
     draw();
+    if (atEpisode() !== undefined) prepare(id, atEpisode(), info);
   };
   setKeys([
     { keys: ["ArrowDown", "j"], shown: "↓ j", does: "next episode", run: () => move(1) },
@@ -300,6 +305,7 @@ export async function showDataset(main, id, asked) {
       const now = await getJson(`/api/d/${id}/state`);
       if (now.revision !== state.revision) {
         state.revision = now.revision;
+        drop();
         refresh();
         askPlots();
       }

@@ -1,11 +1,12 @@
 // The first page: the datasets of a folder. One dataset alone is opened at once; of two that were
 // named, a page shows both.
-import { clear, count, duration, element, getJson, later, setKeys, setPath } from "./tools.js";
+import { clear, count, duration, element, getJson, later, scale, scaled, setKeys, setPath } from "./tools.js";
 
 const COLUMNS = "96px minmax(200px, 2fr) 100px 100px 84px 72px 84px 50px minmax(120px, 1fr) 130px";
 const HEADS = [[null, "first frame"], ["name", "dataset"], ["layout", "layout"], ["robot", "robot"], ["episodes", "episodes"], ["seconds", "hours"], ["size", "size"], ["fps", "fps"], ["cameras", "cameras"], ["changed", "last change"]];
 const NUMBERS = new Set(["episodes", "seconds", "size", "fps"]);
 const ROW = 56;
+const rowHeight = () => ROW * scale();
 
 export async function showDatasets(main, asked) {
   setPath([["datasets"]]);
@@ -21,7 +22,7 @@ export async function showDatasets(main, asked) {
   const tall = element("div", { class: "tall" });
   list.append(tall);
   const head = element("div", { class: "grid head" });
-  head.style.gridTemplateColumns = COLUMNS;
+  head.style.gridTemplateColumns = scaled(COLUMNS);
   const side = element("button", { title: "The marked datasets side by side (v)", onclick: () => beside2() }, "side by side");
   main.append(element("div", { class: "tools" }, search, note, element("span", { class: "space" }), side), head, list);
   const state = { at: 0, sort: "name", desc: false, marked: new Set(), sizes: new Map() };
@@ -52,15 +53,15 @@ export async function showDatasets(main, asked) {
 
   function draw() {
     clear(tall);
-    tall.style.height = `${shown.length * ROW}px`;
+    tall.style.height = scaled(`${shown.length * ROW}px`);
     if (!shown.length) tall.append(element("div", { class: "empty" }, "No dataset has this in its name, robot or cameras."));
-    const first = Math.max(0, Math.floor(list.scrollTop / ROW) - 2), stop = Math.min(shown.length, first + Math.ceil(list.clientHeight / ROW) + 4);
+    const first = Math.max(0, Math.floor(list.scrollTop / rowHeight()) - 2), stop = Math.min(shown.length, first + Math.ceil(list.clientHeight / rowHeight()) + 4);
     for (let number = first; number < stop; number++) {
       const each = shown[number];
       const row = element("a", { class: `item grid${number === state.at ? " at" : ""}${state.marked.has(each.id) ? " marked" : ""}`, href: `#/d/${each.id}`, role: "listitem", "data-dataset": each.id });
-      row.style.gridTemplateColumns = each.error ? "96px minmax(240px, 2fr) 3fr" : COLUMNS;
-      row.style.top = `${number * ROW}px`;
-      row.style.height = `${ROW}px`;
+      row.style.gridTemplateColumns = scaled(each.error ? "96px minmax(240px, 2fr) 3fr" : COLUMNS);
+      row.style.top = scaled(`${number * ROW}px`);
+      row.style.height = scaled(`${ROW}px`);
       const text = (value, kind = "cell") => element("span", { class: kind, title: String(value ?? "") }, String(value ?? ""));
       if (each.error) row.append(element("span"), text(each.name), element("span", { class: "cell problem" }, each.error));
       else {
@@ -92,9 +93,9 @@ export async function showDatasets(main, asked) {
   resized.observe(list);
   const move = (by) => {
     state.at = Math.max(0, Math.min(shown.length - 1, state.at + by));
-    const top = state.at * ROW;
+    const top = state.at * rowHeight();
     if (top < list.scrollTop) list.scrollTop = top;
-    else if (top + ROW > list.scrollTop + list.clientHeight) list.scrollTop = top + ROW - list.clientHeight;
+    else if (top + rowHeight() > list.scrollTop + list.clientHeight) list.scrollTop = top + rowHeight() - list.clientHeight;
     draw();
   };
   const beside2 = () => { if (state.marked.size === 2) location.hash = `#/side/${[...state.marked].join("/")}`; };

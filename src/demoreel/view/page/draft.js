@@ -37,21 +37,33 @@ class Draft {
   of(episode) { return this.episodes[episode] || {}; }
   get size() { return Object.keys(this.episodes).length; }
 
-  change(episode, fields) {
+  change(episode, fields) { this.changeAll({ [episode]: fields }); }
+  // Changes of several episodes are one step to undo.
+  changeAll(changes) {
     if (this.readOnly) return;
-    const before = this.episodes[episode] || {};
-    const after = { ...before, ...fields };
-    for (const [name, value] of Object.entries(after)) if (value === null || value === undefined || (value === false && name !== "success")) delete after[name];
-    this.put(episode, after);
-    this.done.push([episode, before, after]);
+    const step = Object.entries(changes).map(([episode, fields]) => {
+      const before = this.episodes[episode] || {};
+      const after = { ...before, ...fields };
+      for (const [name, value] of Object.entries(after)) if (value === null || value === undefined || (value === false && name !== "success")) delete after[name];
+      return [episode, before, after];
+    });
+    this.put(step.map(([episode, , after]) => [episode, after]));
+    this.done.push(step);
     this.undone = [];
   }
-  undo() { const step = this.done.pop(); if (step) { this.undone.push(step); this.put(step[0], step[1]); } }
-  redo() { const step = this.undone.pop(); if (step) { this.done.push(step); this.put(step[0], step[2]); } }
-  put(episode, change) {
-    if (Object.keys(change).length) this.episodes[episode] = change; else delete this.episodes[episode];
+  undo() { const step = this.done.pop(); if (step) { this.undone.push(step); this.put(step.map(([episode, before]) => [episode, before])); } }
+  redo() { const step = this.undone.pop(); if (step) { this.done.push(step); this.put(step.map(([episode, , after]) => [episode, after])); } }
+  put(changes) {
+    for (const [episode, change] of changes) if (Object.keys(change).length) this.episodes[episode] = change; else delete this.episodes[episode];
     this.tell();
     this.save();
+  }
+  // Labels of a file: annotations, or a table with a row for an episode or a frame.
+  async take(file) {
+    const answer = await get(`/api/d/${this.id}/labels`, undefined, { method: "POST", body: file });
+    const { episodes } = await answer.json();
+    this.changeAll(episodes);
+    return Object.keys(episodes).length;
   }
   tell() { for (const listener of this.listeners) listener(); }
 
@@ -123,14 +135,18 @@ export function draftButton(draft, info) {
 function showDraft(draft, info) {
   const isLance = info.layout.startsWith("lance");
   const list = element("div", { class: "changes" });
-  for (const [episode, change] of Object.entries(draft.episodes).sort((a, b) => a[0] - b[0])) {
-    const parts = [change.deleted && "deleted", (change.start !== undefined || change.stop !== undefined) && `frames ${change.start ?? 0} to ${change.stop ?? "the end"}`,
-      change.splits && `split at ${change.splits.join(", ")}`, change.task !== undefined && `task: ${change.task}`,
-      change.success !== undefined && (change.success ? "success" : "failure"), change.score && `score ${change.score}`, change.flag, change.redo && "record again",
-      change.persistent && count(change.persistent.length, "row of language", "rows of language"), change.events && count(change.events.length, "event")].filter(Boolean);
-    list.append(element("div", {}, element("a", { href: `#/d/${draft.id}/e/${episode}`, onclick: () => dialog.close() }, `episode ${episode}`), ` ${parts.join("; ")}`));
-  }
-  if (!draft.size) list.append(element("div", { class: "dim" }, "Nothing is changed. On an episode's page: x deletes it, [ and ] trim it, k splits it, t changes its task, s and f say whether it succeeded, 1 to 5 rate it."));
+  const drawList = () => {
+    list.replaceChildren();
+    for (const [episode, change] of Object.entries(draft.episodes).sort((a, b) => a[0] - b[0])) {
+      const parts = [change.deleted && "deleted", (change.start !== undefined || change.stop !== undefined) && `frames ${change.start ?? 0} to ${change.stop ?? "the end"}`,
+        change.splits && `split at ${change.splits.join(", ")}`, change.task !== undefined && `task: ${change.task}`,
+        change.success !== undefined && (change.success ? "success" : "failure"), change.score && `score ${change.score}`, change.flag, change.redo && "record again",
+        change.persistent && count(change.persistent.length, "row of language", "rows of language"), change.events && count(change.events.length, "event")].filter(Boolean);
+      list.append(element("div", {}, element("a", { href: `#/d/${draft.id}/e/${episode}`, onclick: () => dialog.close() }, `episode ${episode}`), ` ${parts.join("; ")}`));
+    }
+    if (!draft.size) list.append(element("div", { class: "dim" }, "Nothing is changed. On an episode's page: x deletes it, [ and ] trim it, k splits it, t changes its task, s and f say whether it succeeded, 1 to 5 rate it."));
+  };
+  draft.listeners.add(drawList);
   const target = element("input", { type: "text", value: draft.target, "aria-label": "Folder of the new dataset", size: 60 });
   const bar = element("progress", { max: 1, value: 0, hidden: "" });
   const stop = element("button", { hidden: "" }, "Cancel");
@@ -160,6 +176,13 @@ function showDraft(draft, info) {
     stop.hidden = true;
     for (const each of buttons) each.disabled = false;
   };
+  const file = element("input", { type: "file", accept: ".json,.csv,.parquet", "aria-label": "A file of labels" });
+  file.addEventListener("change", async () => {
+    if (!file.files.length) return;
+    said.replaceChildren();
+    try { said.append(`Labels of ${count(await draft.take(file.files[0]), "episode")} taken from ${file.files[0].name}; u undoes that.`); } catch (error) { said.append(problem(error)); }
+    file.value = "";
+  });
   const buttons = [element("button", { onclick: () => run({ target: target.value }) }, "Write a new dataset")];
   if (isLance) buttons.push(element("button", { onclick: () => run({ in_place: true }) }, "Change this dataset: a new version"));
   const command = element("code", {});
@@ -170,8 +193,11 @@ function showDraft(draft, info) {
   const dialog = element("dialog", { class: "wide" }, element("h2", {}, "Changes"), list,
     draft.readOnly ? element("p", { class: "dim" }, "This viewer is read-only.") : element("div", { class: "tools" }, target, ...buttons), element("div", { class: "progress" }, bar, stop), said,
     element("p", { class: "dim" }, element("a", { href: `/api/d/${draft.id}/cutlist`, download: "cutlist.json" }, "the cut list as a file"), "; in the shell: ", command),
+    element("p", { class: "dim" }, element("a", { href: `/api/d/${draft.id}/annotations`, download: "lerobot_annotations.json" }, "the annotations as a file"),
+      draft.readOnly ? null : element("label", {}, "; labels of a file (annotations; CSV or parquet with episode_index and success, score, flag or task): ", file)),
     element("form", { method: "dialog" }, element("button", {}, "Close")));
+  drawList();
   document.body.append(dialog);
-  dialog.addEventListener("close", () => dialog.remove());
+  dialog.addEventListener("close", () => { draft.listeners.delete(drawList); dialog.remove(); });
   dialog.showModal();
 }

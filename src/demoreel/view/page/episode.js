@@ -1,4 +1,5 @@
 // One episode: its cameras in step, exact to the frame, with its numbers under the same cursor.
+import { taken } from "./ahead.js";
 import { Charts, parseColumns } from "./charts.js";
 import { draftButton, draftOf } from "./draft.js";
 import { ServerImages, openImages } from "./images.js";
@@ -9,8 +10,15 @@ const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
 const AHEAD = 24;
 
 export async function showEpisode(main, id, number, asked) {
-  const [info, episode, draft] = await Promise.all([getJson(`/api/d/${id}`), getJson(`/api/d/${id}/e/${number}`), draftOf(id)]);
   const base = `/api/d/${id}/e/${number}`;
+  let before = taken(id, number);
+  const [info, known, draft] = await Promise.all([getJson(`/api/d/${id}`), before?.facts.catch(() => null), draftOf(id)]);
+  if (before && known?.revision !== info.revision) { // another state of the dataset
+    for (const images of before.images.values()) images.close();
+    before.gone = true;
+    before = null;
+  }
+  const episode = before ? known : await getJson(base);
   const length = episode.length;
   setPath([["datasets", "#/"], [info.name, `#/d/${id}`], [`episode ${number}`]]);
   const facts = document.getElementById("facts");
@@ -48,7 +56,7 @@ export async function showEpisode(main, id, number, asked) {
     cameras.append(box);
     const view = { camera, canvas, box, note, size, context: canvas.getContext("2d", { alpha: false }), images: null };
     try {
-      view.images = await openImages(base, camera, way, length, size);
+      view.images = before?.images.get(camera) ?? await openImages(base, camera, way, length, size);
       note.textContent = view.images.shown;
     } catch (error) { box.append(problem(error)); }
     box.addEventListener("dblclick", () => focusOn(state.only === camera ? null : camera));
@@ -62,6 +70,7 @@ export async function showEpisode(main, id, number, asked) {
     });
     return view;
   }));
+  if (before) before.gone = true; // what was not ready yet is closed when it is
   // One camera large, or all of them.
   function focusOn(camera) {
     state.only = views.some((view) => view.camera === camera) ? camera : null;
@@ -77,7 +86,7 @@ export async function showEpisode(main, id, number, asked) {
   function fallBack(view, error) {
     if (!(view.images instanceof ServerImages)) {
       view.images.close();
-      view.images = new ServerImages(base, view.camera, { way: "frames" }, length, view.size);
+      view.images = new ServerImages(base, view.camera, { way: "frames", revision: episode.revision }, length, view.size);
       view.note.textContent = view.images.shown;
       view.note.title = String(error.message || error);
       return true;
@@ -106,12 +115,21 @@ export async function showEpisode(main, id, number, asked) {
       view.canvas.dataset.frame = frame;
     }
     state.shown = frame;
+    main.dataset.shown = frame;
+    telling ||= requestAnimationFrame(tell);
+  }
+
+  // What stands beside the images, once for each image of the screen: it is there with them.
+  let telling = 0;
+  function tell() {
+    telling = 0;
+    if (state.gone) return;
+    const frame = state.shown;
     slider.value = frame;
     status.textContent = `frame ${frame} / ${length}   ${(frame / info.fps).toFixed(3)} s`;
     charts?.show(frame);
     timeline.show(frame);
     showRow(frame);
-    main.dataset.shown = frame;
     remember();
   }
 
@@ -232,25 +250,29 @@ export async function showEpisode(main, id, number, asked) {
   }).catch((error) => plots.append(problem(error)));
 
   const rows = new Map();
+  const spoken = element("div"), counted = element("div"); // texts first, whatever arrives first
+  side.append(spoken, counted);
   function rowOf(key, names, size) {
     if (!rows.has(key)) {
-      const cells = Array.from({ length: size }, () => element("td", { class: "number" }));
+      const isNumber = Boolean(names) || info.features[key]?.kind === "number";
+      const cells = Array.from({ length: size }, () => element("td", isNumber ? { class: "number" } : {}));
       const body = element("table", {}, ...cells.map((cell, place) => element("tr", {}, element("td", { class: "dim" }, names ? names[place] : size > 1 ? place : ""), cell)));
-      side.append(element("h3", {}, key), body);
+      (isNumber ? counted : spoken).append(element("h3", {}, key), body);
       rows.set(key, cells);
     }
     return rows.get(key);
   }
+  const put = (cell, text) => { if (cell.shown !== text) cell.textContent = cell.shown = text; };
   function showRow(frame) {
-    if (texts?.task?.length) rowOf("task", null, 1)[0].textContent = texts.task[frame] ?? "";
+    if (texts?.task?.length) put(rowOf("task", null, 1)[0], texts.task[frame] ?? "");
     for (const column of table) {
       const cells = rowOf(column.key, info.features[column.key]?.names, column.dims);
       for (let dim = 0; dim < column.dims; dim++) {
         const value = column.values[frame * column.dims + dim];
-        cells[dim].textContent = Number.isInteger(value) ? value : value.toPrecision(5);
+        put(cells[dim], String(Number.isInteger(value) ? value : value.toPrecision(5)));
       }
     }
-    for (const [key, values] of Object.entries(texts?.columns || {})) rowOf(key, null, 1)[0].textContent = values[frame] ?? "";
+    for (const [key, values] of Object.entries(texts?.columns || {})) put(rowOf(key, null, 1)[0], String(values[frame] ?? ""));
   }
 
   // The address carries what is shown
@@ -293,6 +315,7 @@ export async function showEpisode(main, id, number, asked) {
     read: (name) => now(name) ?? [],
     write: (name, rows) => draft.change(number, { [name]: same(rows, said[name] ?? []) ? null : rows }),
     seek: (frame) => { pause(); return seek(frame); },
+    cameras: Object.keys(episode.cameras),
     known: (style) => [...said.persistent, ...said.events, ...Object.values(draft.episodes).flatMap((change) => [...(change.persistent ?? []), ...(change.events ?? [])])]
       .filter((row) => row.style === style || style === "event").map((row) => row.content ?? ""),
   });

@@ -101,7 +101,7 @@ export class Findings {
       this.list.append(element("details", { open: groups.size < 6 ? "" : null },
         element("summary", {}, mark(found[0].severity), ` ${code} `, element("span", { class: "dim" }, this.state.counts[code].toLocaleString("en"))),
         element("div", { class: "dim" }, found[0].effect),
-        found[0].mend ? element("code", {}, found[0].mend) : null, ...lines));
+        found[0].command ? element("code", {}, found[0].command) : null, ...lines));
     }
     if (this.state.left_out) this.list.append(element("div", { class: "dim" }, `${count(this.state.left_out, "finding")} more: demoreel check`));
   }

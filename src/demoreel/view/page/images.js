@@ -90,7 +90,7 @@ export class PacketImages {
   packets(number) {
     if (!this.blocks.has(number)) {
       const from = number * this.block, to = Math.min(this.length, from + this.block);
-      const loaded = getBytes(`${this.base}/packets?camera=${encodeURIComponent(this.camera)}&from=${from}&to=${to}`).then(parsePackets);
+      const loaded = getBytes(`${this.base}/packets?camera=${encodeURIComponent(this.camera)}&from=${from}&to=${to}&v=${this.facts.revision}`).then(parsePackets);
       loaded.catch(() => this.blocks.delete(number));
       this.blocks.set(number, loaded);
       if (this.blocks.size > 6) this.blocks.delete(this.blocks.keys().next().value);
@@ -197,7 +197,7 @@ export class ServerImages {
   load(frame, signal) {
     if (this.has(frame)) return Promise.resolve();
     if (this.under.has(frame)) return this.under.get(frame);
-    const query = `camera=${encodeURIComponent(this.camera)}&i=${frame}`;
+    const query = `camera=${encodeURIComponent(this.camera)}&i=${frame}&v=${this.facts.revision}`;
     const loading = (this.isDepth ? this.depth(`${this.base}/depth?${query}`, frame, signal) : this.image(`${this.base}/frame?${query}`, frame, signal))
       .finally(() => this.under.delete(frame));
     this.under.set(frame, loading);

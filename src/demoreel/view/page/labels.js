@@ -4,6 +4,7 @@ import { clear, element } from "./tools.js";
 
 const HOLDING = ["subtask", "plan", "memory", "motion"];
 const EVENTS = ["interjection", "vqa", "trace"];
+const OF_A_CAMERA = new Set(["vqa", "trace"]); // LeRobot demands their camera, and of others that there is none
 const COLOURS = ["#0072b2", "#009e73", "#cc79a7", "#b06a00", "#3f7fb5", "#8a6d00", "#7a5195", "#5f6b73"];
 
 // Asks for a text; `fields` are selections beside it. Gives null where it was left.
@@ -21,6 +22,10 @@ export function ask(title, value = "", { known = [], fields = {}, remove = false
       element("button", { type: "submit", class: "first" }, "OK"),
       remove ? element("button", { type: "button", onclick: () => done({ remove: true }) }, "Remove") : null,
       element("button", { type: "button", onclick: () => done(null) }, "Cancel"));
+    const style = form.elements.style, camera = form.elements.camera;
+    const fit = () => { if (camera) camera.hidden = !OF_A_CAMERA.has(style.value); };
+    style?.addEventListener("change", fit);
+    fit();
     const dialog = element("dialog", {}, element("h2", {}, title), form, list);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -52,8 +57,8 @@ function tidy(rows, style) {
 
 export class Timeline {
   // `read(name)` gives the rows of "persistent" or "events"; `write(name, rows)` changes them.
-  constructor(parent, length, { read, write, seek, known }) {
-    Object.assign(this, { parent, length, read, write, seek, known });
+  constructor(parent, length, { read, write, seek, known, cameras = [] }) {
+    Object.assign(this, { parent, length, read, write, seek, known, cameras });
     this.fixed = []; // lanes of columns: [name, spans]
     this.shown = new Set(["subtask"]);
   }
@@ -128,7 +133,7 @@ export class Timeline {
   eventLane(events) {
     const track = this.lane("events", true, "Double-click to say something at a frame; drag to move");
     for (const row of events) {
-      const mark = element("button", { class: "event", title: `${row.style ?? ""}: ${row.content ?? ""}`, "data-from": row.frame });
+      const mark = element("button", { class: "event", title: `${[row.style, row.role, row.camera].filter(Boolean).join(", ")}: ${row.content ?? ""}`, "data-from": row.frame, "data-style": row.style ?? "" });
       mark.style.left = this.share(row.frame + 0.5);
       mark.addEventListener("dblclick", (event) => { event.stopPropagation(); this.edit("events", row); });
       mark.addEventListener("pointerdown", (event) => this.drag(event, track, (frame) => { mark.style.left = this.share(frame + 0.5); return frame; },
@@ -175,9 +180,12 @@ export class Timeline {
   }
 
   async say(frame) {
-    const found = await ask(`At frame ${frame}`, "", { known: this.known("event"), fields: { style: EVENTS.slice(0, 1), role: ["user", "assistant"] } });
+    const fields = { style: EVENTS.filter((style) => this.cameras.length || !OF_A_CAMERA.has(style)), role: ["user", "assistant"] };
+    if (this.cameras.length) fields.camera = this.cameras;
+    const found = await ask(`At frame ${frame}`, "", { known: this.known("event"), fields });
     if (!found?.text) return;
     const row = { frame, style: found.style, content: found.text };
+    if (OF_A_CAMERA.has(found.style)) row.camera = found.camera;
     if (found.role !== "assistant") row.role = found.role;
     this.write("events", [...this.read("events"), row].sort((a, b) => a.frame - b.frame));
   }

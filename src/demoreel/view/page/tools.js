@@ -65,6 +65,10 @@ export function duration(seconds) {
 
 export const count = (number, one, many = `${one}s`) => `${Number(number).toLocaleString("en")} ${number === 1 ? one : many}`;
 
+// Sizes are those of a small screen, whose root font has 16 pixels; on a large one, all is larger.
+export const scale = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+export const scaled = (sizes) => sizes.replace(/(\d+)px/g, (_, pixels) => `${pixels / 16}rem`);
+
 export function later(run, delay) {
   let timer = 0;
   return (...values) => { clearTimeout(timer); timer = setTimeout(() => run(...values), delay); };
