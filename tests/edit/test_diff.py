@@ -259,22 +259,39 @@ def test_statistics(plain, changed):
 # ── Images ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def put_together(dataset, both, gops, *, fps):
+    """Replace a dataset's video by GOPs of 4 frames: the episode that each is of."""
+    clips = [demoreel.open(both).reader.clip(number, CAMERA) for number in (0, 1)]
+    runs = [
+        PacketRun(clips[episode].video, np.arange(4 * gop, 4 * gop + 4) + clips[episode].first)
+        for gop, episode in enumerate(gops)
+    ]
+    video = clips[0].video
+    (target,) = dataset.glob("videos/*/*/*.mp4")
+    target.unlink()
+    write_packets(target, runs, description=read_description(video.file, name=video.name), fps=fps)
+
+
 def test_only_what_leans_on_other_packets_is_decoded(tmp_path):
     """The second of three GOPs is another episode's."""
     make_dataset(tmp_path / "both", episodes=[12, 12], gop=4, cameras={CAMERA: (64, 64)})
     demoreel.cut(tmp_path / "both").keep(0).render(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    clips = [demoreel.open(tmp_path / "both").reader.clip(number, CAMERA) for number in (0, 1)]
-    runs = [
-        PacketRun(clips[episode].video, np.arange(first, first + 4) + clips[episode].first)
-        for episode, first in ((0, 0), (1, 4), (0, 8))
-    ]
-    video = clips[0].video
-    (target,) = (tmp_path / "b").glob("videos/*/*/*.mp4")
-    target.unlink()
-    write_packets(target, runs, description=read_description(video.file, name=video.name), fps=30)
+    put_together(tmp_path / "b", tmp_path / "both", (0, 1, 0), fps=30)
     (camera,) = demoreel.diff(tmp_path / "a", tmp_path / "b", pixels="all").pictures
     assert (camera.decoded, camera.frames, camera.first.frame) == (4, 4, 4)
+
+
+def test_videos_at_twice_the_rate_are_compared_to_their_end(tmp_path):
+    """The last of three GOPs, episode frames 4 and 5, is another episode's."""
+    make_dataset(tmp_path / "both", episodes=[12, 12], gop=4, cameras={CAMERA: (64, 64)})
+    for name, gops in (("a", (0, 0, 0)), ("b", (0, 0, 1))):
+        make_dataset(tmp_path / name, episodes=[6], cameras={CAMERA: (64, 64)})
+        put_together(tmp_path / name, tmp_path / "both", gops, fps=60)
+    assert demoreel.open(tmp_path / "a").reader.clip(0, CAMERA).step == 2
+    assert demoreel.diff(tmp_path / "a", tmp_path / "a", pixels="all").is_equal
+    (camera,) = demoreel.diff(tmp_path / "a", tmp_path / "b", pixels="all").pictures
+    assert (camera.decoded, camera.frames, camera.first.frame) == (2, 2, 4)
 
 
 def test_other_pixels(plain, tmp_path):

@@ -512,6 +512,29 @@ def test_too_few_bytes(films, missing):
     assert caught.value.where["file"] == str(path)
 
 
+class Spread:
+    """A file whose packets lie terabytes apart; what lies between them is never asked for."""
+
+    def __init__(self, path, index):
+        self.data, self.index, self.size = path.read_bytes(), index, len(index.offset) << 40
+
+    def read(self, offset, length):
+        packet, within = divmod(offset, 1 << 40)
+        at = int(self.index.offset[packet]) + within
+        assert within + length <= self.index.size[packet]
+        return self.data[at : at + length]
+
+
+def test_packets_that_lie_far_apart_are_read_one_by_one(films):
+    path = films.film(codec="h264", gop=6)
+    video = open_video(path)
+    index = replace(video.index, offset=np.arange(len(video.index.offset)) << 40)
+    span = GopSpan(index, Spread(path, video.index), video.name, (0, 5))
+    found = [pixels(frame) for _, frame in Decoder().frames(span)]
+    wanted = [pixels(frame) for _, frame in Decoder().frames(span_of(video, 0, 5))]
+    assert np.array_equal(found, wanted)
+
+
 def test_a_muxer_that_lost_the_times_of_b_frames(films, tmp_path):
     """Frame 1 is then the packet that is shown third: no guess is good enough."""
     film = films.Mp4(films.film(codec="h264", gop=12, b_frames=2))

@@ -9,8 +9,8 @@ import numpy as np
 from demoreel.check.look import WHOLE, Look
 from demoreel.check.rows import Portion
 from demoreel.model import DEFAULT_FEATURES
+from demoreel.model.stats import QUANTILES
 
-_SHARES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 _NUMBERS = 1 << 21  # of a feature's sample
 _ROWS = 20_000
 _FEWEST = 100  # rows; of fewer, the outer quantiles are hardly more than the extremes
@@ -33,7 +33,7 @@ class Quantiles:
             if feature is None or not feature.is_numeric or key in DEFAULT_FEATURES:
                 continue
             width = math.prod(feature.item_shape)
-            said = {n: kinds[n].astype(np.float64).reshape(-1) for n in _SHARES if n in kinds}
+            said = {n: kinds[n].astype(np.float64).reshape(-1) for n in QUANTILES if n in kinds}
             said = {n: v for n, v in said.items() if len(v) == width and np.isfinite(v).all()}
             if said and feature.numpy_dtype.kind == "f":  # others are hardly ever normalised
                 self._recorded[key] = said
@@ -70,7 +70,7 @@ class Quantiles:
         worst, place = 0.0, ("", 0, 0.0, 0.0)
         bad = np.zeros(len(reach), dtype=bool)
         for name, recorded in said.items():
-            share = _SHARES[name]
+            share = QUANTILES[name]
             there = rows[round(share * (len(rows) - 1))].astype(np.float64)
             below, up_to = (rows < recorded).mean(axis=0), (rows <= recorded).mean(axis=0)
             is_near = (below - _RANK <= share) & (share <= up_to + _RANK)

@@ -14,12 +14,11 @@ from demoreel.check.rows import Portion
 from demoreel.layouts.meta import read_episode_columns
 from demoreel.model import DEFAULT_FEATURES, Feature
 from demoreel.model.problems import ignore
+from demoreel.model.stats import MERGED, QUANTILES
 from demoreel.storage.arrow import as_numpy, is_number
 
 NOT_FINITE = "is not finite"
 """What is said of statistics that are NaN or infinite."""
-_KINDS = ("min", "max", "mean", "std")
-_QUANTILES = ("q01", "q10", "q50", "q90", "q99")
 _COMPARED = ("min", "max", "mean")
 _MOST_ROWS = 100_000  # whose rounding errors add up; tools sum up an episode at a time
 _PIXELS = 16  # times the frames: a count of more is one of pixels
@@ -39,7 +38,7 @@ def check_recorded_stats(look: Look) -> None:
         if feature.is_string or feature.is_language or key in DEFAULT_FEATURES:
             continue  # never used to normalise
         kinds = stats.get(key)
-        missing = [name for name in _KINDS if name not in kinds] if kinds else list(_KINDS)
+        missing = [name for name in MERGED if name not in kinds] if kinds else list(MERGED)
         if missing:
             # lerobot 0.6.1 needs an entry for each camera; tools of v2.x often write none.
             is_usual = look.is_v2 and feature.is_camera
@@ -55,7 +54,7 @@ def check_recorded_stats(look: Look) -> None:
 
 def _check_kinds(look: Look, feature: Feature, kinds: dict[str, np.ndarray], file: str) -> None:
     sizes = _sizes(feature)
-    for name in (*_KINDS, *_QUANTILES):
+    for name in (*MERGED, *QUANTILES):
         if name in kinds and kinds[name].size not in sizes:
             look.found(
                 "stats-shape",
@@ -125,7 +124,7 @@ def rows_summed(look: Look, feature: Feature) -> int:
 
 
 def _impossible(feature: Feature, kinds: dict[str, np.ndarray], rows: int) -> str | None:
-    for name in (*_KINDS, *_QUANTILES):
+    for name in (*MERGED, *QUANTILES):
         if name in kinds and not np.isfinite(kinds[name].astype(np.float64)).all():
             return f"{name} {NOT_FINITE}"
     low, high = kinds.get("min"), kinds.get("max")

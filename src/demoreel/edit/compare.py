@@ -142,8 +142,13 @@ def _luma_psnr(left: np.ndarray, right: np.ndarray) -> float:
     if left.shape != right.shape:
         return 0.0
     difference = np.tensordot(_LUMA, left.astype(np.float64) - right, axes=(0, 0))
-    error = float(np.mean(difference**2))
-    return 99.0 if error == 0 else float(min(99.0, 10 * np.log10(255**2 / error)))
+    return min(99.0, psnr(difference))
+
+
+def psnr(difference: np.ndarray) -> float:
+    """Return the PSNR of images of 256 levels, in dB, from the differences of their pixels."""
+    error = float(np.square(difference, dtype=np.float64).mean())
+    return -10 * math.log10(error / 255**2) if error else math.inf
 
 
 def _lowest_psnr(quality: int) -> float:
@@ -177,8 +182,7 @@ def shows_the_same(
 def _alike(own: np.ndarray, other: np.ndarray) -> bool:
     """Whether two images look alike in small; one of them may be scaled."""
     parts = [min(_SIDE, *sides) for sides in zip(own.shape[:2], other.shape[:2], strict=True)]
-    error = float(((_in_small(own, parts) - _in_small(other, parts)) ** 2).mean())
-    return 10 * math.log10(255**2 / max(error, 1e-9)) >= _LOWEST_PSNR
+    return psnr(_in_small(own, parts) - _in_small(other, parts)) >= _LOWEST_PSNR
 
 
 def _image(place: Place, frame: int) -> np.ndarray:

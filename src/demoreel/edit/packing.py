@@ -19,7 +19,6 @@ from demoreel.edit.video_plan import (
     VideoOut,
     VideoPlan,
     audio_of,
-    packets_between,
 )
 from demoreel.errors import ArgumentError, FrameMismatchError, VideoError
 from demoreel.layouts.base import Reader
@@ -455,7 +454,7 @@ class _Packer:
     def _close(self) -> None:
         now = self._open
         runs = [
-            PacketRun(video, packets_between(video.index, piece.first, piece.stop))
+            PacketRun(video, video.index.decoded_from(piece.first, piece.stop))
             if isinstance(piece, CopiedRun) and video is not None
             else None
             for piece, video in zip(now.pieces, now.videos, strict=True)

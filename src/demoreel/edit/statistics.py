@@ -13,7 +13,7 @@ from demoreel.edit.plan import Plan
 from demoreel.layouts.beside import Histogram, HistogramWriter
 from demoreel.model import Feature
 from demoreel.model.feature import MASK
-from demoreel.model.stats import combine_stats, combined
+from demoreel.model.stats import MERGED, combine_stats, combined
 from demoreel.stats.files import nested_columns, quiet_stats
 from demoreel.stats.inherited import Inherited
 from demoreel.stats.levels import CameraLevels, camera_stats, is_in_metres, validated_histograms
@@ -21,7 +21,7 @@ from demoreel.stats.running import LevelCounts
 from demoreel.storage.arrow import as_numpy
 
 _BYTE_LEVELS = 256
-_COMPLETE = {"min", "max", "mean", "std", "count"}
+_COMPLETE = {*MERGED, "count"}
 
 
 def filled_clips(facts: pa.Table, camera: str) -> np.ndarray:

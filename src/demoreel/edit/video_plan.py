@@ -19,7 +19,7 @@ from demoreel.media.audio import AudioSpan, spans_of_frames
 from demoreel.media.mp4 import Description
 from demoreel.media.mp4_write import PacketRun
 from demoreel.media.settings import VideoSettings
-from demoreel.media.video import PacketIndex, Video
+from demoreel.media.video import Video
 from demoreel.model import Info
 
 
@@ -188,23 +188,17 @@ class VideoPlan:
         return np.asarray(self.first / self.rate)
 
 
-def packets_between(index: PacketIndex, first: int, stop: int) -> np.ndarray:
-    """Return the packets of a run: all but those that lean on frames before it."""
-    packets = np.arange(first, stop, dtype=np.int32)
-    return packets[index.start_of[packets] >= first] if index.has_leading else packets
-
-
 def run_of(run: CopiedRun, reader: Reader, key: str) -> PacketRun:
     """Return a run with its video opened."""
     video = reader.clip(run.position, key).video
-    return PacketRun(video, packets_between(video.index, run.first, run.stop))
+    return PacketRun(video, video.index.decoded_from(run.first, run.stop))
 
 
 def frames_shown(piece: CopiedRun | PacketTake, video: Video) -> np.ndarray:
     """Return which frames of its video a piece shows, in order."""
     if isinstance(piece, PacketTake):
         return np.array(piece.frames, np.int64)
-    return PacketRun(video, packets_between(video.index, piece.first, piece.stop)).frames()
+    return PacketRun(video, video.index.decoded_from(piece.first, piece.stop)).frames()
 
 
 def audio_of(video: VideoOut, sources: Sequence[Video | None]) -> list[AudioSpan]:

@@ -63,6 +63,16 @@ def persisted_folders(root: Path) -> list[Path]:
         return [root / WORKDIR]
 
 
+def unsaved(workdir: Path) -> list[Path]:
+    """What is left of trials of encoders, and the folders of episodes that were not saved.
+
+    Raises:
+        OSError: The disk does not say which were.
+    """
+    folders = [path for path in episode_folders(workdir) if path.is_dir() and not path.is_symlink()]
+    return [*sorted(workdir.glob(".trial-*.mp4")), *(p for p in folders if not is_persisted(p))]
+
+
 def is_persisted(folder: Path) -> bool:
     """Whether a folder has a manifest, or may have one that this user may not see.
 

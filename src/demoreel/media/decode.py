@@ -39,6 +39,7 @@ else:
 _MOST_CODECS = 8
 _LEAD_IN = 64  # packets; H.264 keeps 16 frames, and some of its B-frames are not kept
 _SMALL_GROUP = 1 << 17  # bytes that may be read beyond what is wanted
+_MOST_BETWEEN = 1 << 20  # bytes between packets that are read with them, if the packets have fewer
 
 _LENGTH_SIZE_AT = {"h264": 4, "hevc": 21}  # in the codec's header
 _H264_SLICES, _H264_IDR = range(1, 6), (5,)
@@ -72,15 +73,8 @@ class GopSpan:
         object.__setattr__(self, "last", int(packets.max()))
 
     def packets(self, start: int) -> np.ndarray:
-        """Return the packets to decode when beginning at ``start``, in decoding order.
-
-        Leading frames of that keyframe are left out unless they are wanted: they lean on the
-        GOP before it, so the codec would take them for damaged.
-        """
-        packets = np.arange(max(start, 0), self.last + 1)
-        if self.index.has_leading:
-            packets = packets[self.index.start_of[packets] >= start]
-        return packets
+        """Return the packets to decode when beginning at ``start``, in decoding order."""
+        return self.index.decoded_from(start, self.last + 1)
 
 
 class Decoder:
@@ -172,16 +166,18 @@ def _decode(
     return [frame for frame in frames if frame.pts is not None and frame.pts >= span.start]
 
 
-def packet_bytes(span: GopSpan, packets: np.ndarray) -> list[bytes]:
-    """Return the bytes of these packets of a span, with one read.
+def packet_bytes(span: GopSpan | Video, packets: np.ndarray) -> list[bytes]:
+    """Return the bytes of packets: out of one read, unless much else lies between them.
 
     Raises:
-        VideoError: The video is cut off before them.
+        VideoError: The video is cut off before their end.
     """
     offsets = span.index.offset[packets].tolist()
     sizes = span.index.size[packets].tolist()
     begin = min(offsets)
     end = max(map(sum, zip(offsets, sizes, strict=True)))
+    if end - begin > 2 * sum(sizes) + _MOST_BETWEEN:
+        return [b"".join(packet_bytes(span, packets[at : at + 1])) for at in range(len(packets))]
     data = span.file.read(begin, end - begin)
     if len(data) < end - begin:
         raise VideoError(

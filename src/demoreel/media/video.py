@@ -134,6 +134,14 @@ class PacketIndex:
         """Return, for each of these frames, where its decoding begins (see ``start_of``)."""
         return np.asarray(self.start_of[self.packet_of[frames]])
 
+    def decoded_from(self, first: int, stop: int) -> np.ndarray:
+        """Return the packets ``first`` to ``stop`` - 1, but those that lean on frames before them.
+
+        Leading frames of the keyframe ``first`` are such: the codec would take them for damaged.
+        """
+        packets = np.arange(max(first, 0), stop, dtype=np.int32)
+        return packets[self.start_of[packets] >= first] if self.has_leading else packets
+
     @cached_property
     def lies_in_order(self) -> bool:
         """Whether packets lie in the file in the order in which they are decoded."""

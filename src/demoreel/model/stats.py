@@ -15,6 +15,12 @@ from demoreel.model.problems import Note, Problem, refuse
 Stats = dict[str, dict[str, np.ndarray]]
 """Feature key -> statistic name (min, max, mean, std, count, q01, ...) -> array."""
 
+MERGED = ("min", "max", "mean", "std")
+"""Kinds of statistics that are merged exactly, by their counts."""
+
+QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+"""Kinds that are not, and their shares."""
+
 
 def stats_from_json(
     raw: object, *, where: str, note: Note = refuse, episode: int | None = None
@@ -97,11 +103,8 @@ def extend_stats(total: Stats, more: Stats) -> Stats:
     return {**total, **(combine_stats([total, more], quantiles=True) or {})}
 
 
-_COMBINED = ("min", "max", "mean", "std")
-
-
 def _is_complete(kinds: dict[str, np.ndarray] | None) -> bool:
-    return kinds is not None and {*_COMBINED, "count"} <= kinds.keys()
+    return kinds is not None and {*MERGED, "count"} <= kinds.keys()
 
 
 def _combined(
@@ -111,14 +114,14 @@ def _combined(
     if not counts.sum() > 0:
         raise MetadataError(f"The statistics of {key!r} count no frames.")
     values = {"count": counts.reshape(-1, 1)}
-    for name in parts[0] if quantiles else _COMBINED:
+    for name in parts[0] if quantiles else MERGED:
         if name == "count" or not all(name in part for part in parts):
             continue
         arrays = [np.asarray(part[name]) for part in parts]
         shapes = sorted({array.shape for array in arrays})
         if len(shapes) == 1:
             values[name] = np.stack(arrays)
-        elif name in _COMBINED:
+        elif name in MERGED:
             raise MetadataError(
                 f"The statistics of {key!r} have shapes {shapes[0]} and {shapes[1]} in different "
                 "episodes."

@@ -39,7 +39,7 @@ from demoreel.record.encoding.plan import FinishedVideo
 from demoreel.record.frames import EpisodeBuffer
 from demoreel.stats.columns import number_stats
 from demoreel.stats.inherited import inherited_from
-from demoreel.stats.levels import cameras_stats, is_in_metres, validated_histograms
+from demoreel.stats.levels import cameras_stats, counted_levels, is_in_metres
 from demoreel.stats.rows import all_numbers
 from demoreel.stats.running import LevelCounts
 
@@ -429,13 +429,9 @@ def counted_before(reader: Reader) -> dict[str, LevelCounts] | None:
     cameras = reader.info.cameras
     if not histogram_files(reader.meta):
         return None if cameras else {}
-    found = {key: LevelCounts() for key in cameras}
     stated = inherited_from(reader, list(cameras)).cameras
-    for counted in validated_histograms(reader, stated):
-        histogram = counted.histogram
-        found[histogram.camera].merge(LevelCounts.counted(histogram.counts, histogram.frames))
-    frames = reader.episodes.total_frames
-    return found if all(counts.count == frames for counts in found.values()) else None
+    found = counted_levels(reader, stated, np.arange(len(reader.episodes)))
+    return found if found.keys() == set(cameras) else None
 
 
 def with_exact_numbers(stats: Stats, reader: Reader) -> Stats:

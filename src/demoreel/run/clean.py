@@ -25,6 +25,8 @@ from demoreel.errors import (
     DatasetNotFoundError,
     UnsafePathError,
 )
+from demoreel.layouts.pending import finish_command
+from demoreel.layouts.persisted_files import MANIFEST, WORKDIR, persisted_folders, unsaved
 from demoreel.storage.commit.hidden_folder import (
     about,
     claim_dead,
@@ -48,10 +50,7 @@ Kind = Literal[
 dataset a ``commit`` that never happened, a ``recording``, a copy of ``metadata``; ``scratch`` files
 of readers; ``old``: a dataset that another one replaced."""
 
-_EPISODE = re.compile(r"episode-\d{6,}")
 _COPY = re.compile(r"\.new-[0-9a-f]{12}")
-_TRIAL = re.compile(r"\.trial-.+\.mp4")
-_SEALED = "sealed.json"
 _OLD_S = 3600
 _GOES_ON = ("convert", "cut", "pull", "copy", "send", "replace")
 _WHY_KEPT = {
@@ -248,7 +247,7 @@ def _in_dataset(root: Path, *, dry_run: bool) -> list[_Leftovers]:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         with suppress(OSError):  # where that is the only thing that is left
             if not dry_run:
-                os.rmdir(root / HIDDEN / "encoding")
+                os.rmdir(root / WORKDIR)
     return found
 
 
@@ -261,16 +260,14 @@ class _Held:
 
 
 def _left_in(root: Path) -> Iterator[_Leftovers]:
-    encoding, kept = root / HIDDEN / "encoding", root / OLD_METADATA
+    workdir, kept = root / WORKDIR, root / OLD_METADATA
     parts: list[tuple[Path, Kind, str]] = []
     if not is_pending(root):
         folders = [path for path in staging_folders(root) if _is_folder(path)]
         parts += [(path, "commit", "of a commit that never happened") for path in folders]
-    for path in _named(encoding, _EPISODE):
-        if _is_folder(path) and not os.path.lexists(path / _SEALED):
-            parts.append((path, "recording", "of an episode that was not saved"))
-    for path in _named(encoding, _TRIAL):
-        parts.append((path, "recording", "of a trial of an encoder"))
+    for path in unsaved(workdir) if _is_in_place(workdir) else ():
+        of = "a trial of an encoder" if path.suffix == ".mp4" else "an episode that was not saved"
+        parts.append((path, "recording", f"of {of}"))
     for path in _named(kept, _COPY):
         # Naming a version takes no lock: what is young may be in use.
         if _is_folder(path) and time.time() - path.stat().st_mtime > _OLD_S:
@@ -283,17 +280,17 @@ def _waiting_in(root: Path) -> Iterator[_Leftovers]:
     if is_pending(root):
         path, why = root / HIDDEN / "journal.json", "a commit that is not in place yet"
         yield _Leftovers(Leftover(path, "commit", _size(path.parent), True, why), False)
-    for path in _named(root / HIDDEN / "encoding", _EPISODE):
-        if os.path.lexists(path / _SEALED):
-            why = f"a saved episode that is not encoded yet: demoreel finish {root}"
-            if not stat.S_ISREG(os.lstat(path / _SEALED).st_mode):
-                why = f"its {_SEALED} is no plain file: put that back, or delete the folder"
-            yield _Leftovers(Leftover(path, "recording", _size(path), True, why), False)
+    for path in persisted_folders(root) if _is_in_place(root / WORKDIR) else ():
+        manifest = path / MANIFEST
+        why = f"a saved episode that is not encoded yet: {finish_command(root)}"
+        if os.path.lexists(manifest) and not stat.S_ISREG(os.lstat(manifest).st_mode):
+            why = f"its {MANIFEST} is no plain file: put that back, or delete the folder"
+        yield _Leftovers(Leftover(path, "recording", _size(path), True, why), False)
 
 
 def _named(folder: Path, name: re.Pattern[str]) -> list[Path]:
     """Return what of a folder has such a name; nothing of a link."""
-    if not _is_folder(folder) or folder.parent.is_symlink():
+    if not _is_in_place(folder):
         return []
     return [folder / entry for entry in sorted(os.listdir(folder)) if name.fullmatch(entry)]
 
@@ -301,6 +298,11 @@ def _named(folder: Path, name: re.Pattern[str]) -> list[Path]:
 def _folders_of(root: Path) -> Iterator[Path]:
     with suppress(OSError):
         yield from (Path(e.path) for e in os.scandir(root) if e.is_dir(follow_symlinks=False))
+
+
+def _is_in_place(folder: Path) -> bool:
+    """Whether no link leads there, out of the dataset."""
+    return _is_folder(folder) and not folder.parent.is_symlink()
 
 
 def _is_folder(path: Path) -> bool:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from demoreel.layouts.base import Column
 from demoreel.layouts.capture_times import checks_of
 from demoreel.model import Feature, Stats
-from demoreel.stats.running import QUANTILES
+from demoreel.model.stats import QUANTILES
 from demoreel.storage.arrow import from_numpy, from_texts
 
 _CHECK = "check/"

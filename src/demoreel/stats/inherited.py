@@ -16,7 +16,7 @@ from demoreel.layouts.base import Reader
 from demoreel.layouts.meta import read_episode_columns
 from demoreel.model import stats_from_json
 from demoreel.model.problems import Note, ignore, refuse
-from demoreel.stats.running import QUANTILES
+from demoreel.model.stats import MERGED, QUANTILES
 from demoreel.storage.arrow import as_numpy, from_numpy, is_number
 from demoreel.storage.json_files import json_lines, read_json_lines
 
@@ -32,7 +32,7 @@ _OWN = (
     "meta/episodes/file_index",
 )
 _OWN_OF_VIDEOS = ("/chunk_index", "/file_index", "/from_timestamp", "/to_timestamp")
-RECOMPUTED = {"min", "max", "mean", "std", "count", *QUANTILES}
+RECOMPUTED = {*MERGED, "count", *QUANTILES}
 """Kinds of statistics that are computed from rows."""
 
 

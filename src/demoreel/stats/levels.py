@@ -20,12 +20,12 @@ from demoreel.media.images import decode_depth_image, decode_image
 from demoreel.model import Feature
 from demoreel.model.depth import depth_table
 from demoreel.model.feature import MASK
+from demoreel.model.stats import MERGED
 from demoreel.read.in_order import FrameRuns, ImageRun, VideoRun, one_by_one
 from demoreel.stats.running import LevelCounts, finish_alike, stats_of_levels
 
 _LARGEST = 65535
 _MILLIMETRES = np.arange(_LARGEST + 1) / 1000  # in metres
-_NEEDED = ("min", "max", "mean", "std", "count")
 
 
 def cameras_stats(
@@ -164,6 +164,20 @@ def validated_histograms(
             yield Validated(position, histogram, stats)
 
 
+def counted_levels(
+    reader: Reader, stated: Mapping[str, Mapping[str, np.ndarray]], positions: np.ndarray
+) -> dict[str, LevelCounts]:
+    """Return the levels of all frames of these episodes, for cameras of which all were counted."""
+    wanted = set(positions.tolist())
+    found: dict[str, LevelCounts] = {}
+    for one in validated_histograms(reader, stated):
+        if one.position in wanted:
+            own = LevelCounts.counted(one.histogram.counts, one.histogram.frames)
+            found.setdefault(one.histogram.camera, LevelCounts()).merge(own)
+    frames = int(reader.episodes.length[positions].sum())
+    return {camera: levels for camera, levels in found.items() if levels.count == frames}
+
+
 def _stats_if_possible(
     reader: Reader, position: int, histogram: Histogram
 ) -> dict[str, np.ndarray] | None:
@@ -178,7 +192,7 @@ def _stats_if_possible(
 
 
 def _agree(stats: Mapping[str, np.ndarray], said: Mapping[str, np.ndarray]) -> bool:
-    return said.keys() >= set(_NEEDED) and all(
+    return said.keys() >= {*MERGED, "count"} and all(
         # Not all writers keep every digit.
         said[kind].size == value.size
         and np.allclose(said[kind], value.reshape(-1), rtol=1e-6, atol=1e-9)

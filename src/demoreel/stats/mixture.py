@@ -16,15 +16,15 @@ import numpy as np
 
 from demoreel.model import Feature, Stats
 from demoreel.model.depth import DepthUnit
-from demoreel.model.stats import combined
+from demoreel.model.stats import MERGED, QUANTILES, combined
 from demoreel.read.mixture import MixtureKey, MixtureReader
 from demoreel.read.part import OpenPart
 from demoreel.stats.inherited import inherited_from
-from demoreel.stats.levels import camera_stats, validated_histograms
-from demoreel.stats.running import QUANTILES, LevelCounts, stats_of_levels
+from demoreel.stats.levels import camera_stats, counted_levels
+from demoreel.stats.running import LevelCounts, stats_of_levels
 
 _MOST = 1 << 50  # of counts: sums are exact below 2 ** 53
-_KINDS = ("min", "max", "mean", "std", *QUANTILES)
+_KINDS = (*MERGED, *QUANTILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,28 +181,18 @@ def _frames_of(part: OpenPart, cameras: Sequence[str], unit: DepthUnit) -> dict[
         [reader.episodes.position_of(n) for n in part.dataset.episodes.episode_index.tolist()]
     )
     stated = inherited_from(reader, list(sources)).cameras
-    counted: dict[str, np.ndarray] = {}
-    seen: dict[str, set[int]] = {}
-    wanted = set(chosen.tolist())
-    if part.rows is None:
-        for one in validated_histograms(reader, stated):
-            camera = one.histogram.camera
-            if camera in sources and one.position in wanted:
-                seen.setdefault(camera, set()).add(one.position)
-                before = counted.get(camera)
-                counts = one.histogram.counts
-                counted[camera] = counts.copy() if before is None else before + counts
+    counted = counted_levels(reader, stated, chosen) if part.rows is None else {}
     found = {}
     for source, key in sources.items():
         feature = reader.info.features[source]
-        if seen.get(source) == wanted:
-            levels = LevelCounts.counted(counted[source], part.size)
+        levels = counted.get(source)
+        if levels is not None:
             stats = camera_stats(levels, feature)
-            found[key] = _Frames(_in_unit(stats, feature, unit), counted[source], part.size)
+            found[key] = _Frames(_in_unit(stats, feature, unit), levels.histogram(), part.size)
             continue
         kinds = stated.get(source) or {}
         rows = {kind: value[chosen] for kind, value in kinds.items()}
-        if {"min", "max", "mean", "std", "count"} <= rows.keys():
+        if {*MERGED, "count"} <= rows.keys():
             known = {k: v for k, v in rows.items() if k in _KINDS or k == "count"}
             stats = {k: v.reshape(-1, 1, 1) for k, v in combined(known).items() if k != "count"}
         elif source in (reader.stats or {}):

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from demoreel.errors import ArgumentError
-
-QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+from demoreel.model.stats import QUANTILES
 
 _BYTE_LEVELS = 256
 _DEPTH_LEVELS = 65536

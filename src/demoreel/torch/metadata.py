@@ -13,6 +13,7 @@ from demoreel.layouts.detect import open_reader
 from demoreel.layouts.meta import read_info, read_tasks
 from demoreel.model import Info, Stats, Tasks
 from demoreel.model.feature import LANGUAGE_KEYS
+from demoreel.model.stats import MERGED, QUANTILES
 from demoreel.storage.folder import DatasetFolder, dataset_folder
 from demoreel.storage.parquet import open_parquet
 from demoreel.torch.episodes import EpisodesView
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 CODEBASE_VERSION = "v3.0"
 """The version of the format that datasets are recorded in."""
-
-_STATS_IN_DEPTH_UNITS = ("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99")
 
 
 class LeRobotDatasetMetadata:
@@ -274,7 +273,7 @@ class LeRobotDatasetMetadata:
             if key in stats and stored is not None and stored != self._depth_unit:
                 factor = 1000.0 if stored == "m" else 0.001
                 scaled[key] = {
-                    name: value * factor if name in _STATS_IN_DEPTH_UNITS else value
+                    name: value * factor if name in (*MERGED, *QUANTILES) else value
                     for name, value in stats[key].items()
                 }
         return scaled

@@ -8,12 +8,11 @@ the decoder as the time stamp, so a frame that comes out is known by its ordinal
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import numpy as np
 
 from demoreel.errors import ArgumentError
-from demoreel.media.decode import GopSpan
+from demoreel.media.decode import GopSpan, packet_bytes
 from demoreel.media.video import Codec, VideoClip
 
 HEADER = struct.Struct("<Bxxxii")
@@ -37,33 +36,17 @@ def packets_message(clip: VideoClip, first: int, stop: int) -> bytes:
     """
     if not 0 <= first < stop <= first + MOST_FRAMES:
         raise ArgumentError(f"Frames {first} to {stop} are not sent at once.")
-    index, file = clip.video.index, clip.video.file
+    index = clip.video.index
     frames = tuple(clip.frames(np.arange(first, stop)).tolist())
-    span = GopSpan(index, file, clip.video.name, frames)
+    span = GopSpan(index, clip.video.file, clip.video.name, frames)
     packets = span.packets(span.start)
-    sizes, offsets = index.size[packets], index.offset[packets]
-    if int(sizes.sum()) > MOST_BYTES:
+    if int(index.size[packets].sum()) > MOST_BYTES:
         raise ArgumentError(f"Frames {first} to {stop} are more than {MOST_BYTES >> 20} MB.")
     parts = []
-    data, begin = _span_bytes(file, offsets, sizes)
-    for packet, offset, size in zip(
-        packets.tolist(), offsets.tolist(), sizes.tolist(), strict=True
-    ):
+    for packet, data in zip(packets.tolist(), packet_bytes(span, packets), strict=True):
         is_key = int(index.start_of[packet]) == packet
-        at = offset - begin
-        held = data[at : at + size] if data is not None else file.read(offset, size)
-        if len(held) != size:
-            raise ArgumentError("The video is cut off.", file=clip.video.name)
-        parts += [HEADER.pack(is_key, int(index.frame_of[packet]), size), held]
+        parts += [HEADER.pack(is_key, int(index.frame_of[packet]), len(data)), data]
     return b"".join(parts)
-
-
-def _span_bytes(file: Any, offsets: np.ndarray, sizes: np.ndarray) -> tuple[bytes | None, int]:
-    """Return the bytes of all packets in one read; None where much else lies between them."""
-    begin, end = int(offsets.min()), int((offsets + sizes).max())
-    if end - begin > 2 * int(sizes.sum()) + (1 << 20):
-        return None, begin
-    return file.read(begin, end - begin), begin
 
 
 def codec_string(codec: Codec, packet: bytes) -> tuple[str, bytes | None] | None:

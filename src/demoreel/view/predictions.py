@@ -15,10 +15,10 @@ from typing import IO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from demoreel.errors import ArgumentError, UnknownKeyError
 from demoreel.storage.arrow import UNREADABLE
+from demoreel.storage.parquet import open_parquet
 
 MOST_SENT = 64 << 20
 _MOST_BYTES = 512 << 20
@@ -127,7 +127,7 @@ def _columns_of(source: str | bytes, name: str) -> dict[str, np.ndarray]:
         opened.seek(0)
         try:
             if start == b"PAR1":
-                found = _of_parquet(opened)
+                found = _of_parquet(source)
             elif start == b"PK\x03\x04":
                 found = _of_npz(opened, name)
             else:
@@ -146,17 +146,18 @@ def _columns_of(source: str | bytes, name: str) -> dict[str, np.ndarray]:
     return found
 
 
-def _of_parquet(opened: IO[bytes]) -> dict[str, np.ndarray]:
-    file = pq.ParquetFile(opened)
-    wanted = [field.name for field in file.schema_arrow if _dimensions_may_be(field.type)]
-    parts: list[pa.RecordBatch] = []
-    total = 0
-    for batch in file.iter_batches(columns=wanted):
-        total += batch.nbytes
-        if total > _MOST_BYTES:
-            raise ArgumentError(f"The table has more than {_MOST_BYTES >> 20} MB.")
-        parts.append(batch)
-    table = pa.Table.from_batches(parts, parts[0].schema if parts else file.schema_arrow)
+def _of_parquet(source: str | bytes) -> dict[str, np.ndarray]:
+    with open_parquet(source, kind=ArgumentError) as parquet:
+        schema = parquet.schema_arrow
+        wanted = [field.name for field in schema if _dimensions_may_be(field.type)]
+        parts: list[pa.Table] = []
+        total = 0
+        for part in parquet.blocks(wanted):
+            total += part.nbytes
+            if total > _MOST_BYTES:
+                raise ArgumentError(f"The table has more than {_MOST_BYTES >> 20} MB.")
+            parts.append(part)
+    table = pa.concat_tables(parts) if parts else schema.empty_table()
     found = {}
     for key in wanted:
         column = table[key].combine_chunks()

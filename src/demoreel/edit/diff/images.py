@@ -9,10 +9,11 @@ from typing import Literal
 
 import numpy as np
 
+from demoreel.edit.compare import psnr
 from demoreel.edit.diff.difference import DifferencePlace, ImageDifference
 from demoreel.edit.diff.pairs import Pair, Side
 from demoreel.layouts.columns import FEW_BYTES, image_steps
-from demoreel.media.decode import DecodePool
+from demoreel.media.decode import DecodePool, packet_bytes
 from demoreel.media.video import PacketIndex, Video, VideoClip
 from demoreel.read.cameras import Camera
 
@@ -23,7 +24,6 @@ _SAMPLED = 8  # frames of an episode and camera
 _ROWS_AT_ONCE = 64
 _DECODED_BYTES = 64 << 20
 _BYTES_AT_ONCE = 1 << 20
-_LEVELS = 255.0
 
 
 @dataclass(slots=True)
@@ -159,8 +159,7 @@ class Images:
             return False
         if found.largest is not None:
             found.largest = max(found.largest, largest)
-        error = float(np.square(distance, dtype=np.float64).mean())
-        found.psnr = min(found.psnr, 10 * math.log10(_LEVELS**2 / error))
+        found.psnr = min(found.psnr, psnr(distance))
         return True
 
 
@@ -176,10 +175,9 @@ def _other_packets(a: VideoClip, b: VideoClip, length: int) -> np.ndarray:
     one, other = a.video.index, b.video.index
     if one.codec != other.codec:
         return np.ones(length, bool)
-    packets_a, packets_b = _packets(one, a.first, length), _packets(other, b.first, length)
-    if not np.array_equal(
-        _shown(one, packets_a, a.first, length), _shown(other, packets_b, b.first, length)
-    ):
+    frames, their_frames = (clip.frames(np.arange(length)) for clip in (a, b))
+    packets_a, packets_b = _packets(one, frames), _packets(other, their_frames)
+    if not np.array_equal(_shown(one, packets_a, frames), _shown(other, packets_b, their_frames)):
         return np.ones(length, bool)
     differs = np.concatenate(
         [
@@ -189,24 +187,23 @@ def _other_packets(a: VideoClip, b: VideoClip, length: int) -> np.ndarray:
     )
     # A frame leans on all packets from its keyframe on.
     before = np.concatenate([[0], np.cumsum(differs)])
-    frames = a.first + np.arange(length)
     begin = np.searchsorted(packets_a, np.maximum(one.starts(frames), packets_a[0]))
     end = np.searchsorted(packets_a, one.packet_of[frames], side="right")
     return np.asarray(before[end] > before[begin])
 
 
-def _packets(index: PacketIndex, first: int, length: int) -> np.ndarray:
-    """Return the packets that some frames are decoded from, in decoding order."""
-    frames = np.arange(first, first + length)
-    start = int(index.starts(frames).min())
-    packets = np.arange(max(start, 0), int(index.packet_of[frames].max()) + 1)
-    return packets[index.start_of[packets] >= start] if index.has_leading else packets
+def _packets(index: PacketIndex, frames: np.ndarray) -> np.ndarray:
+    """Return the packets that these frames are decoded from, in decoding order."""
+    return index.decoded_from(
+        int(index.starts(frames).min()), int(index.packet_of[frames].max()) + 1
+    )
 
 
-def _shown(index: PacketIndex, packets: np.ndarray, first: int, length: int) -> np.ndarray:
-    """Return which of the clip's frames each packet becomes; -1 for all others."""
-    frames = index.frame_of[packets] - first
-    return np.where((index.frame_of[packets] >= 0) & (frames >= 0) & (frames < length), frames, -1)
+def _shown(index: PacketIndex, packets: np.ndarray, frames: np.ndarray) -> np.ndarray:
+    """Return which of these frames each packet becomes; -1 for all others."""
+    places = np.full(index.frames + 1, -1)
+    places[frames] = np.arange(len(frames))
+    return np.asarray(places[index.frame_of[packets]])  # of one that is never shown, the last
 
 
 def _spans(sizes: np.ndarray) -> Iterator[slice]:
@@ -221,18 +218,5 @@ def _spans(sizes: np.ndarray) -> Iterator[slice]:
 
 
 def _other_bytes(a: Video, b: Video, mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    pairs = zip(_read(a, mine), _read(b, theirs), strict=True)
+    pairs = zip(packet_bytes(a, mine), packet_bytes(b, theirs), strict=True)
     return np.array([one != other for one, other in pairs], bool)
-
-
-def _read(video: Video, packets: np.ndarray) -> Iterator[bytes | memoryview]:
-    """Yield the packets' bytes: out of one read where they lie close together."""
-    offsets, sizes = video.index.offset[packets], video.index.size[packets]
-    begin, end = int(offsets.min()), int((offsets + sizes).max())
-    if end - begin > 2 * int(sizes.sum()):
-        for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
-            yield video.file.read(offset, size)
-        return
-    data = memoryview(video.file.read(begin, end - begin))
-    for offset, size in zip((offsets - begin).tolist(), sizes.tolist(), strict=True):
-        yield data[offset : offset + size]

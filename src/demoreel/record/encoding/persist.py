@@ -28,6 +28,7 @@ from demoreel.layouts.persisted_files import (
     is_persisted,
     packets_path,
     spill_path,
+    unsaved,
 )
 from demoreel.media.settings import VideoSettings
 from demoreel.record.encoding.camera import CameraBuffer, CameraEncoder, PersistedFrames
@@ -86,15 +87,12 @@ def clear_unsaved(workdir: Path) -> list[Path]:
     For a folder that no recording is using: call it before ``CameraEncoders``. Where the disk does
     not tell which are saved (OSError), none is removed that may be.
     """
-    for trial in workdir.glob(".trial-*.mp4"):
-        trial.unlink(missing_ok=True)
-    found = []
-    for folder in episode_folders(workdir):
-        if is_persisted(folder):
-            found.append(folder)
-        elif not folder.is_symlink():
-            shutil.rmtree(folder, ignore_errors=True)
-    return found
+    for path in unsaved(workdir):
+        if path.suffix == ".mp4":
+            path.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+    return [folder for folder in episode_folders(workdir) if is_persisted(folder)]
 
 
 def write_manifest(
