@@ -390,3 +390,25 @@ def test_sixteen_bits_of_depth_come_back_as_they_were(tmp_path):
     wanted = GopSpan(video.index, video.file, video.name, (1, 4))
     read = {number: frame.to_ndarray() for number, frame in Decoder().frames(wanted)}
     assert np.array_equal([read[1], read[4]], depth[[1, 4]])
+
+
+@pytest.mark.parametrize("width", [34, 48])
+def test_small_images_as_hevc_leave_the_heap_whole(tmp_path, width):
+    """x265's CU tree writes past the end of a row of so few blocks."""
+    script = f"""
+        import numpy as np
+        from demoreel.media.encode import VideoEncoder, VideoSettings
+
+        noise = np.random.default_rng(0)
+        chosen = VideoSettings(codec="hevc", options={{"x265-params": "ctu=16:cutree=1"}})
+        for attempt in range(4):
+            with VideoEncoder(
+                "small.mp4", fps=30, width={width}, height=32, settings=chosen
+            ) as encoder:
+                for frame in range(30):
+                    encoder.add(noise.integers(0, 255, (32, {width}, 3), dtype=np.uint8))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, capture_output=True
+    )
+    assert ran.returncode == 0, ran.stderr.decode()

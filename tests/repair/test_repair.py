@@ -487,3 +487,21 @@ def test_a_table_of_episodes_without_rows_is_no_crash(v30, tmp_path):
     assert done.episodes == 4
     with pytest.raises(MetadataError, match="no rows"):
         demoreel.resume(v30)
+
+
+def test_progress_grows_and_says_of_what(v30, tmp_path):
+    shares = []
+    demoreel.repair(v30, tmp_path / "out", report=shares.append)
+    assert shares == sorted(shares)
+    assert shares[0] == 0
+    assert shares[-1] > 0.9
+    assert any("table" in getattr(share, "counts", "") for share in shares)
+    shares.clear()
+    demoreel.check(v30, deep=True, report=shares.append)
+    assert shares == sorted(shares)
+    counts = [share.counts for share in shares if hasattr(share, "counts")]
+    total = len(demoreel.open(v30)) * len(demoreel.open(v30).cameras)
+    assert counts[-1] == f"{total} of {total} frames"
+    shares.clear()
+    demoreel.recompute_stats(v30, pictures="none", report=shares.append)
+    assert 0.9 < shares[-1] <= 1

@@ -28,6 +28,7 @@ from demoreel.media.decode import Decoder, GopSpan, group_frames
 from demoreel.media.images import decode_depth_image, decode_image
 from demoreel.media.video import Video
 from demoreel.read.in_order import one_by_one, runs_of
+from demoreel.storage.amounts import ShareDone
 
 _FRAMES_OF_A_RUN = 256
 _BYTES_OF_A_RUN = 16 << 20
@@ -195,7 +196,8 @@ def check_deep(look: Look) -> None:
     if look.info is None or look.episodes is None:
         return
     seen: _FrameSource | None = None
-    frames = 0
+    frames = decoded = 0
+    of = int(look.episodes.length.sum()) * len(look.info.cameras)
     jobs = (partial(_run, source, job) for source, job in _jobs(look))
     for source, run in one_by_one(jobs, threads=cores()):
         if seen is not None and source is not seen:
@@ -203,6 +205,8 @@ def check_deep(look: Look) -> None:
         seen = source
         source.parts.append(run.watched)
         source.damage += run.damage
+        decoded += len(run.watched.number)
+        look.progress(ShareDone(min(decoded, of), of, "frame"))
     if seen is not None:
         frames += _finish(look, seen)
     look.facts["decoded"] = frames

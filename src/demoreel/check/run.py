@@ -78,6 +78,9 @@ FAMILIES: tuple[Family, ...] = (
 )
 """In the order in which they run. Motion looks at rows, with the tables: see ``ROW_CHECKS``."""
 
+_EFFORTS: Mapping[FamilyName, float] = {"table": 0.5, "video": 0.5, "deep": 20.0}
+"""How long families take, roughly, for the bar of progress; the others take next to nothing."""
+
 ROW_CHECKS: Mapping[FamilyName, Callable[[Look], RowCheck]] = {
     "table": RowValues,
     "motion": Motion,
@@ -150,7 +153,8 @@ def _check(
     looks, collected = [], []
     facts = {}
     for number, root in enumerate(roots):
-        progress = _Forward(partial(_report_share, report, number, len(roots)) if report else None)
+        of = len(roots)
+        progress = _Forward(part_of(report, number / of, (number + 1) / of))
         begin = time.perf_counter()
         look = _looked_at(root, values, deep, only, progress)
         look.facts["seconds"] = round(time.perf_counter() - begin, 3)
@@ -251,15 +255,14 @@ def _refuse_nonsense(
             raise DatasetNotFoundError(what, hint="give a dataset's folder", path=root)
 
 
-def _report_share(report: Callable[[float], None], done: int, of: int, share: float) -> None:
-    report((done + min(1.0, share)) / of)
-
-
 def _run_families(look: Look, deep: bool, only: Collection[FamilyName] | None) -> None:
-    whole = look.progress
-    for number, family in enumerate(FAMILIES):
-        look.progress = partial(_report_share, whole, number, len(FAMILIES))
+    whole, begun = look.progress, 0.0
+    efforts = [_EFFORTS.get(f.name, 0.02) for f in FAMILIES if deep or not f.deep]
+    for family in FAMILIES:
+        share = 0.0 if family.deep and not deep else _EFFORTS.get(family.name, 0.02) / sum(efforts)
+        look.progress = part_of(whole, begun, begun + share) or whole
         look.progress(0.0)
+        begun += share
         runs = only is None or family.name in only
         if family.name == "table" and only is not None:
             runs = bool(set(ROW_CHECKS) & set(only))  # they are seen on the same way

@@ -95,7 +95,8 @@ def _data_files(look: Look) -> list[str]:
         name
         for name in look.files
         if name.endswith(".parquet")
-        and not name.startswith("meta/")
+        # Score files speak of rows and hold none: scores/labels.parquet, and LeRobot's own.
+        and not name.startswith(("meta/", "scores/"))
         and name not in look.pointers
         # What macOS leaves beside files that it copied; lerobot reads it only in v3.0.
         and not (look.is_v2 and Path(name).name.startswith("._"))

@@ -70,9 +70,7 @@ def convert(
     ] = 2,
     exact: Annotated[
         bool,
-        typer.Option(
-            "--exact", help="Of v2.1: encode anew the GOP that an episode begins inside of."
-        ),
+        typer.Option("--exact", help="Of v2.1: encode the GOP that an episode begins inside of."),
     ] = False,
     picture_stats: Annotated[
         bool,
@@ -112,7 +110,7 @@ def convert(
         typer.Option(
             "--codec",
             metavar="NAME",
-            help="Encode cameras anew: h264, av1, hevc, or an encoder. Images become videos.",
+            help="Encode cameras: h264, av1, hevc, or an encoder. Images become videos.",
         ),
     ] = None,
     gop: Annotated[

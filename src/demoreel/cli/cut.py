@@ -94,7 +94,7 @@ Vcodec = Annotated[
     typer.Option(
         "--vcodec",
         metavar="CODEC",
-        help="Encode videos anew: av1, h264, hevc, vp9, or an encoder such as libsvtav1.",
+        help="Encode videos: av1, h264, hevc, vp9, or an encoder such as libsvtav1.",
     ),
 ]
 Crf = Annotated[int | None, typer.Option("--crf", metavar="N", help="Its quality; less is better.")]
@@ -384,7 +384,7 @@ def label(
         ),
     ] = None,
 ) -> Cuts:
-    """Say whether episodes succeeded, rate them, and take in annotations of language."""
+    """Note success and ratings of episodes, or add annotations."""
     made, said = _begun(path), (success, score, flag)
     if (episodes is None) != (said == (None, None, None)) or (episodes, annotations) == (
         None,

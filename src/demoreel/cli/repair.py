@@ -56,7 +56,7 @@ def repair(
     """
     import demoreel
 
-    with out.progress("repairing"):
+    with out.progress("repairing") as report:
         done = demoreel.repair(
             path,
             target,
@@ -67,16 +67,17 @@ def repair(
             drop_episodes=drop_episodes,
             in_place=in_place,
             dry_run=dry_run,
+            report=report,
         )
     if out.json:
         out.result(done.to_json())
     else:
-        _show(out, done)
+        _show(out, done, target or path)
     is_well = done.target is None or done.is_clean
     raise typer.Exit(0 if is_well and done.is_whole else 1)
 
 
-def _show(out: Output, done: Repaired) -> None:
+def _show(out: Output, done: Repaired, target: str) -> None:
     from demoreel.check.report import extent_of
     from demoreel.repair.report import examples, reasons
 
@@ -84,9 +85,9 @@ def _show(out: Output, done: Repaired) -> None:
     if done.target is None:
         out.line(f"{kept} can be kept")
     elif done.copied:
-        out.line(f"{done.target}: {kept}; {count(done.copied, 'file')} copied unchanged")
+        out.line(f"{target}: {kept}; {count(done.copied, 'file')} copied unchanged")
     else:
-        out.line(f"{done.target}: {kept}; rows and video packets copied to new files")
+        out.line(f"{target}: {kept}; rows and video packets copied to new files")
     is_plan = done.target is None
     if not done.changes and done.is_whole and (is_plan or done.is_clean):
         out.line("  nothing needed repair")

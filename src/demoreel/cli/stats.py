@@ -49,7 +49,7 @@ def stats(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Show a dataset's statistics, or compute them anew.
+    """Show a dataset's statistics, or recompute them.
 
     Showing reads the metadata only; what is not exact is marked with ~. Computing reads all numbers
     and decodes all images, and replaces the statistics in one step.
@@ -207,7 +207,7 @@ def _recompute(out: Output, path: str, pictures: Any, jobs: int | None, dry_run:
         out.result(_as_json(done))
         return
     would = "would be " if dry_run else ""
-    out.line(f"statistics of {path} {would or 'are '}computed anew")
+    out.line(f"statistics of {path} {would or 'are '}recomputed")
     out.line(f"  numbers   {count(len(done.features), 'feature')}, {count(done.frames, 'frame')}")
     for key, frames in done.cameras.items():
         out.line(f"  images  {key}: {count(frames, 'frame')} {would}decoded")

@@ -20,7 +20,7 @@ from typing import Literal, get_args
 from demoreel.convert.report import ConvertReport, Meter, Report
 from demoreel.edit.clips import Clip, CutList, Source
 from demoreel.edit.cut import Cut, cut
-from demoreel.edit.form import Form, settings_of
+from demoreel.edit.form import Form
 from demoreel.edit.plan import Plan, make_plan
 from demoreel.edit.render import Target, render
 from demoreel.edit.sources import open_unchanged, remembering
@@ -380,13 +380,8 @@ class _Conversion:
     def _engine(self) -> LocalEngine:
         jobs = self.options.jobs
         cores = os.cpu_count() or 1
-        if self.plan.verbatim is not None:
+        if self.plan.verbatim is not None or self.options.encodes_anew:
             return LocalEngine(threads=jobs or cores)
-        if self.options.encodes_anew:
-            settings = settings_of(self.plan.form)
-            if settings is not None and settings.encoder_name == "libx264":
-                return LocalEngine(threads=jobs or cores)
-            return LocalEngine(jobs or cores)  # one encoder in a process
         return LocalEngine(jobs or (cores if self.plan.size > _WORTH_PROCESSES else 1))
 
     def finish(self, dataset: Path, written: Collection[str]) -> None:

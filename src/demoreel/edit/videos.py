@@ -152,9 +152,6 @@ def packets_of(
         assert video.description is not None
         yield _copied(video, sources, keys), video.description
         return
-    takes = [piece.settings for piece in video.runs if isinstance(piece, PacketTake)]
-    if not all(settings.encoder_name == "libx264" for settings in takes):
-        threads = 1  # other encoders crash where one is closed while another runs in a process
     with (
         tempfile.TemporaryDirectory(dir=scratch, prefix=".encoding-") as folder,
         ThreadPoolExecutor(threads, "demoreel-encode") as pool,

@@ -222,7 +222,7 @@ class VideoEncoder:
             self._container.add_stream(
                 settings.encoder_name,
                 rate=self._rate,
-                options=encoder_options(settings, threads=threads),
+                options=encoder_options(settings, threads=threads, width=self.width),
             ),
         )
         stream.width, stream.height, stream.pix_fmt = self.width, self.height, self._input_format

@@ -295,6 +295,11 @@ LOSSLESS_DEPTH_16 = VideoSettings(codec="ffv1", pix_fmt="gray16le", gop=1)
 """All 16 bits of depth, every value as it was. Larger than the 12-bit codes."""
 
 
+_CUTREE_WIDTH = 256
+"""In narrow images x265's CU tree writes past the end of a row of blocks, which corrupts the heap
+of the process. Seen from 34 to 48 pixels."""
+
+
 def exact_rate(fps: float | Fraction) -> Fraction:
     """Return ``fps`` as the ratio a video clock can keep: 29.97 is 2997/100.
 
@@ -306,8 +311,16 @@ def exact_rate(fps: float | Fraction) -> Fraction:
     return Fraction(fps).limit_denominator(10_000)
 
 
-def encoder_options(settings: VideoSettings, *, threads: int) -> dict[str, str]:
-    """Return libav's options for ``settings``: quiet, regular keyframes, bounded threads."""
+def encoder_options(
+    settings: VideoSettings, *, threads: int, width: int | None = None
+) -> dict[str, str]:
+    """Return libav's options for ``settings``: quiet, regular keyframes, bounded threads.
+
+    Args:
+        settings: Codec and quality.
+        threads: Most threads that the encoder may use.
+        width: Of the images, in pixels; None is any that every option is good for.
+    """
     speed, crf = str(settings.speed), str(settings.crf)
     own: dict[str, str]
     if settings.encoder in HARDWARE_ENCODERS:
@@ -344,6 +357,8 @@ def encoder_options(settings: VideoSettings, *, threads: int) -> dict[str, str]:
     for name, value in settings.options.items():
         joined = name in own and name.endswith("-params")
         own[name] = f"{own[name]}:{value}" if joined else value
+    if settings.encoder_name == "libx265" and width is not None and width < _CUTREE_WIDTH:
+        own["x265-params"] += ":cutree=0"  # last, so that no option turns it on again
     return own
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,14 +21,18 @@ from demoreel.layouts.persisted_files import persisted_folders
 from demoreel.layouts.v3.resume import read_book
 from demoreel.repair.report import Repaired
 from demoreel.repair.work import Work
-from demoreel.run.anywhere import made_anywhere, refuse_remote
+from demoreel.run.anywhere import is_here, made_anywhere, refuse_remote
 from demoreel.storage.commit.files import refuse_existing, refuse_overlap, says_no_room
 from demoreel.storage.commit.hidden_folder import passing_folder
 from demoreel.storage.commit.replace import place_of_old, replacing_dataset
 from demoreel.storage.external import AllowExternal
 from demoreel.storage.external import allow_external as allow
 from demoreel.storage.folder import refuse_links_out
+from demoreel.storage.remote.fetch import part_of
 from demoreel.storage.scratch import scratch_folder
+
+_FETCHING = 0.4  # of all the work, where files are fetched first, or sent afterwards
+_CHECKING = 0.2
 
 
 def repair(
@@ -44,6 +48,7 @@ def repair(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     allow_external: AllowExternal | None = None,
+    report: Callable[[float], None] | None = None,
 ) -> Repaired:
     """Repair a dataset into another folder. The source is only read, unless it is to be replaced.
 
@@ -73,6 +78,7 @@ def repair(
         storage_options: Of what is remote: as for ``demoreel.open``.
         allow_external: Folders or URIs outside the dataset that its Lance tables may point into; as
             for ``demoreel.open``.
+        report: Called with the share that is done.
 
     Returns:
         What was done, and what ``check`` says of the result.
@@ -111,9 +117,13 @@ def repair(
             )
         _refuse_waiting(root)
         if in_place and not dry_run:
-            return _in_place(Path(os.path.abspath(root)), how)
+            return _in_place(Path(os.path.abspath(root)), how, repairing)
         place = _checked_target(root, place, dry_run)
-        return _repair(root, place, how)
+        return _repair(root, place, how, repairing)
+
+    fetched = _FETCHING if not is_here(source) else 0.0
+    sent = 1 - _FETCHING if target is not None and not is_here(target) else 1.0
+    repairing = part_of(report, fetched, sent)
 
     return made_anywhere(
         [source],
@@ -122,6 +132,8 @@ def repair(
         work=("repair",),
         dry_run=dry_run,
         storage_options=storage_options,
+        fetching=part_of(report, 0.0, fetched),
+        sending=part_of(report, sent, 1.0),
     )[0]
 
 
@@ -150,9 +162,11 @@ class _How:
     drop_episodes: bool
 
 
-def _repair(root: Path, place: Path | None, how: _How) -> Repaired:
+def _repair(
+    root: Path, place: Path | None, how: _How, report: Callable[[float], None] | None
+) -> Repaired:
     refuse_links_out(root)
-    before = check(root, deep=how.deep)
+    before = check(root, deep=how.deep, report=part_of(report, 0.0, _CHECKING))
     with _no_room_is_said(place), _working_folder(place) as folder:
         work = Work(
             root,
@@ -164,13 +178,14 @@ def _repair(root: Path, place: Path | None, how: _How) -> Repaired:
         )
         if place is None:
             return work.look_only()
-        return work.write(place, picture_stats=how.picture_stats)
+        writing = part_of(report, _CHECKING, 1.0)
+        return work.write(place, picture_stats=how.picture_stats, report=writing)
 
 
-def _in_place(root: Path, how: _How) -> Repaired:
+def _in_place(root: Path, how: _How, report: Callable[[float], None] | None) -> Repaired:
     old = place_of_old(root)
     with replacing_dataset(root, old) as new:
-        done = _repair(root, new, how)
+        done = _repair(root, new, how, report)
     return replace(done, source=old, target=root)
 
 

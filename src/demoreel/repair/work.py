@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,9 @@ from demoreel.stats.recompute import recompute
 from demoreel.storage.commit.files import put_in_place, sync_tree
 from demoreel.storage.folder import OWN_FOLDERS, copy_inside
 from demoreel.storage.local import let_go_of
+from demoreel.storage.remote.fetch import part_of
 
+_TABLES, _STATS, _RENDERED = 0.3, 0.6, 0.8  # of writing: what is done then
 _SAME_RATE = 0.01
 _NOT_DECODED = ("picture-undecodable", "video-decodes-short", "picture-size")
 _SETTINGS = ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb")
@@ -318,8 +320,15 @@ class Work:
         written = self._written(self._known(), None, link=True)
         return self._report(None, written)
 
-    def write(self, target: Path, *, picture_stats: bool) -> Repaired:
-        """Write the repaired dataset to its target, and look at it.
+    def write(
+        self, target: Path, *, picture_stats: bool, report: Callable[[float], None] | None
+    ) -> Repaired:
+        """Write the repaired dataset to its target, and check it.
+
+        Args:
+            target: The folder to make.
+            picture_stats: Whether to decode the images of cameras whose statistics are lost.
+            report: Called with the share that is done.
 
         Raises:
             RepairError: An episode or a camera would be lost, and is not to be left out.
@@ -335,18 +344,23 @@ class Work:
         as_is = layout == "v3.0" and not self._drop_audio and not uneven
         as_is = as_is and not self.decision.lost and self._uses_all_frames()
         new = self._known()
-        written = self._written(new, folder, link=not as_is)
+        written = self._written(new, folder, link=not as_is, report=part_of(report, 0.0, _TABLES))
         as_is = as_is and not self.decision.lost
         _state_unused_frames(folder)
         if picture_stats and not new.knows_images(() if as_is else written.episodes):
-            self._take_image_stats(folder)
+            self._take_image_stats(folder, part_of(report, _TABLES, _STATS))
         made = folder
         if not as_is:
             # Not to the target itself: a killed repair does not go on, and is to leave one folder.
             made = self._scratch / "rendered"
             chunks: Any = {"chunks_size": new.info.chunks_size} if self._is_v2 else {}
             done = cut(folder).render(
-                made, layout=layout, verify="full", drop_audio=self._drop_audio, **chunks
+                made,
+                layout=layout,
+                verify="full",
+                drop_audio=self._drop_audio,
+                report=part_of(report, _STATS, _RENDERED),
+                **chunks,
             )
             self._dropped += done.dropped
             written.copied = 0
@@ -356,15 +370,22 @@ class Work:
         sync_tree(made)
         target.parent.mkdir(parents=True, exist_ok=True)
         put_in_place(made, target)
-        return self._report(target, written)
+        return self._report(target, written, part_of(report, _RENDERED, 1.0))
 
-    def _written(self, new: RepairSource, folder: Path | None, *, link: bool) -> RepairedFiles:
+    def _written(
+        self,
+        new: RepairSource,
+        folder: Path | None,
+        *,
+        link: bool,
+        report: Callable[[float], None] | None = None,
+    ) -> RepairedFiles:
         """Write the episodes that can be kept; those whose values cannot be are known only then."""
         while True:
             if folder is not None:
                 folder.mkdir()
             trial = replace(self.decision, changes=Changes())
-            written = write_repaired(new, trial, folder, link=link)
+            written = write_repaired(new, trial, folder, link=link, report=report)
             if not written.lost:
                 self._changes.extend(trial.changes)
                 return written
@@ -423,9 +444,9 @@ class Work:
                 found.append(video.name)
         return found
 
-    def _take_image_stats(self, folder: Path) -> None:
+    def _take_image_stats(self, folder: Path, report: Callable[[float], None] | None) -> None:
         try:
-            recompute(folder, numbers=False, pictures="missing")
+            recompute(folder, numbers=False, pictures="missing", report=report)
             self._changes.add("stats.json: the statistics of images were recomputed")
         except (VideoError, PictureError) as error:
             self._changes.add(f"the statistics of images are missing: {error.what}")
@@ -480,9 +501,14 @@ class Work:
                 texts.setdefault(used.pop(), own[0])
         return texts
 
-    def _report(self, target: Path | None, written: RepairedFiles) -> Repaired:
+    def _report(
+        self,
+        target: Path | None,
+        written: RepairedFiles,
+        report: Callable[[float], None] | None = None,
+    ) -> Repaired:
         """Say what was done, and look at the result."""
-        after = None if target is None else check(target, deep=self._before.deep)
+        after = None if target is None else check(target, deep=self._before.deep, report=report)
         if target is not None and after is not None:
             is_less = bool(self.decision.lost or self._drop_cameras)
             note_differences(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from demoreel.repair.values import as_column, default_numbers, in_words, is_as_w
 from demoreel.repair.videos import FoundVideo, Place, RepairVideos
 from demoreel.stats.columns import Facts, split_checks, whole_stats
 from demoreel.stats.rows import ParquetTables
+from demoreel.storage.amounts import ShareDone
 from demoreel.storage.parquet import Forward, open_parquet
 
 _ON_THE_GRID = 1e-3  # of a frame
@@ -114,7 +115,12 @@ class RepairedFiles:
 
 
 def write_repaired(
-    source: RepairSource, decision: Decision, folder: Path | None, *, link: bool
+    source: RepairSource,
+    decision: Decision,
+    folder: Path | None,
+    *,
+    link: bool,
+    report: Callable[[float], None] | None = None,
 ) -> RepairedFiles:
     """Write the episodes that are kept, renumbered. Nothing is forced to disk.
 
@@ -125,10 +131,13 @@ def write_repaired(
         decision: What is kept of it.
         folder: An empty folder; None only looks what would be written.
         link: Whether videos may be other names of the source's: for a folder that does not last.
+        report: Called with the share of tables that are written.
     """
     writing = _Writing(source, decision, folder, link=link)
     for number, table in enumerate(source.tables):
         writing.take_table(table, [kept for kept in decision.kept if kept.run.table == number])
+        if report is not None:
+            report(ShareDone(number + 1, len(source.tables), "table"))
     if writing.written.episodes and folder is not None:
         writing.finish(folder)
     return writing.written

@@ -184,7 +184,8 @@ class _RecomputeWork:
         reader = self._reader
         whole: Stats = {}
         columns: dict[str, pa.Array] = {}
-        progress = _RecomputeProgress(reader, self._numbers, report)
+        frames = None if self._levels else 0  # how many, is known when their histograms are read
+        progress = _RecomputeProgress(reader, self._numbers, report, frames)
         if self._numbers:
             found = all_numbers(reader, report=progress.numbers)
             whole |= found.whole
@@ -301,7 +302,7 @@ class _RecomputeProgress:
     reader: Reader
     with_numbers: bool
     report: Report
-    frames: int = 0
+    frames: int | None = None
     _done: int = field(default=0)
 
     def numbers(self, share: float) -> None:
@@ -316,7 +317,8 @@ class _RecomputeProgress:
         return self.reader.episodes.total_frames * _SECONDS_A_ROW * self.with_numbers
 
     def _say(self, seconds: float) -> None:
-        cameras = len(self.reader.info.cameras)
-        frames = self.frames or self.reader.episodes.total_frames * cameras
-        whole = self._rows + frames * _SECONDS_A_FRAME
-        self.report(ShareDone(seconds / whole * frames if whole else frames, frames, "frame"))
+        rows = self.reader.episodes.total_frames
+        frames = rows * len(self.reader.info.cameras) if self.frames is None else self.frames
+        share = seconds / (self._rows + frames * _SECONDS_A_FRAME or 1.0)
+        of, unit = (frames, "frame") if frames else (rows, "row")
+        self.report(ShareDone(share * of, of, unit))
