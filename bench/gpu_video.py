@@ -1,27 +1,31 @@
 """Videos decoded by the GPU: exact frames, colours beside the CPU's, and speed.
 
-    python bench/gpu_video.py [--frames 2000] [--seconds 5] [--workers 4]
+    python bench/gpu_video.py [--seconds 5] [--only exact,frames,s3,step] [--json FILE]
 
-Writes datasets of H.264 and HEVC (480x640, GOPs of 2 and 12, with and without B-frames), whose
-images carry their episode and frame number. Every number is read back from images that the GPU has
-decoded; then random batches of 32 are timed, single frames and windows of 8, from the files to RGB
-on the device, with the processor time of all processes. Exit status: 0; 1 if a frame is wrong or
-colours differ by more than 3 of 255; 75 where there is no GPU that decodes video.
+``exact`` writes datasets of H.264, HEVC and VP9 (B-frames, open GOPs, BT.601 and BT.709, limited
+and full range, several sizes) whose images carry their episode and frame number. Every number is
+read back from images that the GPU has decoded, and colours are compared with the CPU's. ``frames``
+times random batches of 32 at 480x640, single frames and windows of 8, from the files to RGB on the
+device, with the processor time of all processes. ``s3`` reads the same from an S3 server on
+loopback, each request 30 ms late. ``step`` trains a small policy beside the loader, and on a batch
+that lies on the device already. Exit status: 0; 1 if a frame is wrong or colours differ by more
+than 3 of 255; 75 where there is no GPU that decodes video.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 from demoreel.testing import make_dataset, read_stamp
 from demoreel.torch import LeRobotDataset, to_device
@@ -29,11 +33,24 @@ from demoreel.torch.device import missing_for_video
 
 CANNOT_RUN = 75
 CAMERA = "observation.images.front"
-VIDEOS: tuple[dict[str, Any], ...] = (
+OTHER = "observation.images.wrist"
+LATENCY_S = 0.03
+STEPS = ("exact", "frames", "s3", "step")
+EXACT: tuple[dict[str, Any], ...] = (
     {"codec": "h264", "gop": 2},
+    {"codec": "h264", "gop": 12},
     {"codec": "h264", "gop": 12, "b_frames": 2},
+    {"codec": "h264", "gop": 6, "b_frames": 2, "open_gop": True},
+    {"codec": "h264", "gop": 4, "pix_fmt": "yuvj420p"},
     {"codec": "hevc", "gop": 2},
     {"codec": "hevc", "gop": 12, "b_frames": 2},
+    {"codec": "vp9", "gop": 10},
+    {"codec": "av1", "gop": 2},
+)
+SPEED: tuple[dict[str, Any], ...] = (
+    {"codec": "h264", "gop": 2},
+    {"codec": "hevc", "gop": 2},
+    {"codec": "h264", "gop": 12},
 )
 
 
@@ -43,51 +60,61 @@ def main() -> int:
     )
     parser.add_argument("--frames", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2, 4])
-    parser.add_argument("--size", type=int, nargs=2, default=(480, 640))
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", default=",".join(STEPS))
+    parser.add_argument("--json", type=Path, help="also write all figures here")
     options = parser.parse_args()
     missing = missing_for_video()
     if missing is not None:
         print(missing, file=sys.stderr)
         return CANNOT_RUN
+    wanted = options.only.split(",")
     result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    right = True
     with tempfile.TemporaryDirectory(prefix="gpu-video-") as scratch:
-        for video in VIDEOS:
-            name = f"{video['codec']}, GOP {video['gop']}"
-            root = make_dataset(
-                Path(scratch) / name.replace(", ", "-"),
-                episodes=[options.frames // 10] * 10,
-                cameras={CAMERA: tuple(options.size)},
-                **video,
-            )
-            found = result[name] = {"exact": exact(root), "colours": colours(root)}
-            right &= found["exact"] and found["colours"] <= 3
-            for workers in options.workers:
-                for kind, window in (("frames", None), ("windows of 8", 8)):
-                    found[f"{kind}, {workers} workers"] = speed(
-                        root, window, workers, options.seconds
-                    )
-    print(json.dumps(result, indent=2))
+        for step in (step for step in STEPS if step in wanted):
+            result[step] = globals()[f"measure_{step}"](Path(scratch) / step, options)
+            if options.json:
+                options.json.write_text(json.dumps(result, indent=2))
+    right = all(
+        found["exact"] and found["colours"] <= 3 for found in result.get("exact", {}).values()
+    )
     return 0 if right else 1
 
 
-def opened(root: Path, device: str, window: int | None = None) -> LeRobotDataset:
-    times = None if window is None else {CAMERA: [(n - window + 1) / 30 for n in range(window)]}
-    return LeRobotDataset(
-        "a/b", root=root, decode_device=device, return_uint8=True, delta_timestamps=times
-    )
+def measure_exact(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Check every third frame of every kind of video, and its colours."""
+    found = {}
+    for number, video in enumerate(EXACT):
+        root = make_dataset(
+            scratch / str(number),
+            episodes=[100] * 3,
+            cameras={CAMERA: (480, 640), OTHER: (240, 322)},
+            **video,
+        )
+        dataset = opened(root, "cuda")
+        found[named(video)] = {
+            "exact": exact(dataset),
+            "colours": colours(root),
+            "decoded on": {key: str(place) for key, place in dataset.decoded_on.items()},
+        }
+        said("exact", named(video), found[named(video)])
+    return found
 
 
-def exact(root: Path) -> bool:
+def exact(dataset: LeRobotDataset) -> bool:
     """Read the numbers of every third frame, in random order, back from the images."""
-    dataset = opened(root, "cuda")
-    order = torch.randperm(len(dataset))[::3]
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))[::3]
     for indices in order.split(32):
         batch = dataset.read_batch(indices.tolist())
-        wanted = zip(batch["episode_index"].tolist(), batch["frame_index"].tolist(), strict=True)
-        for image, (episode, frame) in zip(batch[CAMERA].cpu(), wanted, strict=True):
-            if tuple(read_stamp(image)) != (episode, frame):
+        wanted = list(
+            zip(batch["episode_index"].tolist(), batch["frame_index"].tolist(), strict=True)
+        )
+        for key in (CAMERA, OTHER):
+            try:
+                found = [tuple(read_stamp(image)) for image in batch[key].cpu()]
+            except ValueError:
+                return False
+            if found != wanted:
                 return False
     return True
 
@@ -95,42 +122,178 @@ def exact(root: Path) -> bool:
 def colours(root: Path) -> int:
     """Return the largest difference from the CPU's images, of 255."""
     indices = torch.randperm(len(opened(root, "cpu")))[:64].tolist()
-    gpu = opened(root, "cuda").read_batch(indices)[CAMERA].cpu().int()
-    cpu = opened(root, "cpu").read_batch(indices)[CAMERA].int()
-    return int((gpu - cpu).abs().max())
+    gpu, cpu = (opened(root, device).read_batch(indices) for device in ("cuda", "cpu"))
+    return max(int((gpu[key].cpu().int() - cpu[key].int()).abs().max()) for key in (CAMERA, OTHER))
 
 
-def speed(root: Path, window: int | None, workers: int, seconds: float) -> dict[str, float]:
-    """Return frames per second and the cores that all processes of the loader kept busy."""
-    dataset = opened(root, "cuda", window)
-    loader = to_device(
-        DataLoader(dataset, batch_size=32, shuffle=True, drop_last=True, num_workers=workers)
+def measure_frames(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Time batches of every codec, window and number of workers."""
+    found = {}
+    for video in SPEED:
+        root = written(scratch / named(video).replace(" ", "-"), options.frames, video)
+        for window in (None, 8):
+            for workers in options.workers:
+                name = f"{named(video)}, {kind(window)}, {workers} workers"
+                found[name] = speed(loader(root, window, workers), window, options.seconds)
+                said("frames", name, found[name])
+    return found
+
+
+def measure_s3(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Time the same batches from the disk, and from a server whose answers are late."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+    from support.fault_proxy import FaultProxy
+    from support.s3_server import S3Server
+
+    found = {}
+    video = SPEED[0]
+    root = written(scratch / "ds", options.frames, video)
+    with S3Server(scratch / "s3") as server, FaultProxy(server.endpoint) as proxy:
+        remote = server.upload(root, "ds")
+        os.environ["AWS_ENDPOINT_URL"] = proxy.endpoint
+        proxy.latency_s = LATENCY_S
+        for window in (None, 8):
+            for place, where in (("local", root), ("S3", remote)):
+                name = f"{place}, {kind(window)}"
+                found[name] = speed(loader(where, window, 4), window, options.seconds)
+                said("s3", name, found[name])
+            found[f"share, {kind(window)}"] = round(
+                found[f"S3, {kind(window)}"]["frames/s"]
+                / found[f"local, {kind(window)}"]["frames/s"],
+                3,
+            )
+    return found
+
+
+def measure_step(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Time training steps of a small policy, with the loader and without it."""
+    root = written(scratch / "ds", options.frames, SPEED[0])
+    train = trainer()
+    batches = iter(loader(root, None, 2))
+    fixed = next(batches)
+    rates = {}
+    for name, source in (
+        ("a batch that stays", iter(lambda: fixed, None)),
+        ("the loader", batches),
+        ("a batch that stays, again", iter(lambda: fixed, None)),
+    ):
+        for _ in range(5):
+            train(next(source))
+        torch.cuda.synchronize()
+        begin, steps = time.perf_counter(), 0
+        while time.perf_counter() - begin < options.seconds:
+            train(next(source))
+            steps += 1
+        torch.cuda.synchronize()
+        rates[name] = round(steps / (time.perf_counter() - begin), 2)
+        said("step", name, {"steps/s": rates[name]})
+    alone = max(rates["a batch that stays"], rates["a batch that stays, again"])
+    return {"steps/s": rates, "lost": round(1 - rates["the loader"] / alone, 4)}
+
+
+def trainer() -> Any:
+    """Return a training step: a residual network of 11 million weights, and a head for actions."""
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, inside: int, outside: int, stride: int) -> None:
+            super().__init__()
+            self.body = nn.Sequential(
+                nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
+                nn.BatchNorm2d(outside),
+                nn.ReLU(),
+                nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
+                nn.BatchNorm2d(outside),
+            )
+            self.short = nn.Conv2d(inside, outside, 1, stride, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.body(x) + self.short(x))
+
+    sizes = ((64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1))
+    body = [Block(*size) for size in (*sizes, (256, 512, 2), (512, 512, 1))]
+    policy = nn.Sequential(
+        nn.Conv2d(3, 64, 7, 2, 3), nn.MaxPool2d(2), *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(512, 6),
+    ).cuda()  # fmt: skip
+    adam = torch.optim.AdamW(policy.parameters(), fused=True)
+
+    def step(batch: dict[str, Any]) -> None:
+        images = batch[CAMERA].to(torch.bfloat16).div_(255).to(memory_format=torch.channels_last)
+        with torch.autocast("cuda", torch.bfloat16):
+            wrong = policy(images).float() - batch["action"][:, :6].float()
+        adam.zero_grad()
+        wrong.square().mean().backward()
+        adam.step()
+
+    return step
+
+
+def written(root: Path, frames: int, video: dict[str, Any]) -> Path:
+    return make_dataset(
+        root, episodes=[frames // 10] * 10, cameras={CAMERA: (480, 640)}, crf=23, **video
     )
-    frames = 0
-    begin, used = 0.0, 0.0
-    while not begin or time.perf_counter() - begin < seconds:
-        for number, batch in enumerate(loader):
-            torch.cuda.synchronize()
-            if not begin and number == 3:
-                begin, used = time.perf_counter(), processor_time()
-            elif begin:
-                frames += 32 * (window or 1)
-            if begin and time.perf_counter() - begin > seconds:
-                break
-            del batch
+
+
+def opened(root: Any, device: str, window: int | None = None) -> LeRobotDataset:
+    times = None if window is None else {CAMERA: [(n - window + 1) / 30 for n in range(window)]}
+    return LeRobotDataset(
+        "a/b", root=root, decode_device=device, return_uint8=True, delta_timestamps=times
+    )
+
+
+def loader(root: Any, window: int | None, workers: int) -> Any:
+    dataset = opened(root, "cuda", window)
+    order = RandomSampler(dataset, replacement=True, num_samples=1 << 30)
+    return to_device(DataLoader(dataset, batch_size=32, sampler=order, num_workers=workers))
+
+
+def speed(batches: Any, window: int | None, seconds: float) -> dict[str, float]:
+    """Return frames per second and the cores that all processes of the loader kept busy."""
+    source: Iterator[Any] = iter(batches)
+    for _ in range(10):
+        next(source)
+    torch.cuda.synchronize()
+    begin, used, frames = time.perf_counter(), processor_time(), 0
+    while time.perf_counter() - begin < seconds:
+        batch = next(source)
+        torch.cuda.current_stream().synchronize()
+        frames += batch[CAMERA].shape[0] * (window or 1)
+        del batch
     took = time.perf_counter() - begin
-    return {
+    found = {
         "frames/s": round(frames / took, 1),
         "cores": round((processor_time() - used) / took, 2),
     }
+    source.close()  # type: ignore[attr-defined]
+    return found
 
 
 def processor_time() -> float:
-    found = 0.0
-    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
-        usage = resource.getrusage(who)
-        found += usage.ru_utime + usage.ru_stime
-    return found
+    """Return the seconds that this process and its children have computed, as /proc says."""
+    total, wanted = 0.0, {os.getpid()}
+    ticks = os.sysconf("SC_CLK_TCK")
+    for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda one: int(one.name)):
+        try:
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(folder.name) in wanted or int(words[1]) in wanted:
+            wanted.add(int(folder.name))
+            total += (int(words[11]) + int(words[12])) / ticks
+    return total
+
+
+def named(video: dict[str, Any]) -> str:
+    return " ".join(f"{key} {value}" if key != "codec" else value for key, value in video.items())
+
+
+def kind(window: int | None) -> str:
+    return "single frames" if window is None else f"windows of {window}"
+
+
+def said(*what: Any) -> None:
+    print(*what, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -331,7 +331,10 @@ class _VideoImages:
                 key=camera.feature.key,
                 dataset=str(camera.root),
                 places=places,
-                is_decoded=is_decoded,
+                # Frames of another size than declared are left to the CPU, which raises an error.
+                is_decoded=lambda form: (
+                    (form.height, form.width) == camera.declared and is_decoded(form)
+                ),
                 allocate=allocate,
             )
         except (VideoError, StoreError) as error:

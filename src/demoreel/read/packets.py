@@ -96,16 +96,14 @@ class EncodedFrames:
         """Return the same images as windows: (samples, offsets)."""
         return replace(self, order=self.order.reshape(shape))
 
-    def packets(self) -> Iterable[tuple[SpanPackets, list[memoryview]]]:
-        """Yield each span and the bytes of its packets."""
-        view = np.ascontiguousarray(self.data).data
+    def packets(self) -> Iterable[tuple[SpanPackets, np.ndarray]]:
+        """Yield each span and the bytes of its packets, one behind the other."""
+        data = np.ascontiguousarray(self.data)
         at = 0
         for span in self.spans:
-            found = []
-            for size in span.sizes:
-                found.append(view[at : at + size])
-                at += size
-            yield span, found
+            end = at + sum(span.sizes)
+            yield span, data[at:end]
+            at = end
 
     def of(self, places: np.ndarray) -> EncodedFrames:
         """Return these images alone, with the packets of their spans."""

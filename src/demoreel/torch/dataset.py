@@ -520,15 +520,15 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         return torch.div(tensor, 255.0, out=unit)
 
     def _encoded(self, frames: EncodedFrames) -> torch.Tensor | EncodedImages:
-        """Return images that the device decodes: at once, but not in a worker."""
-        from demoreel.torch.device_loader import EncodedImages
+        """Return images that the device decodes: at once, where nothing decodes them later."""
+        from demoreel.torch.device_loader import EncodedImages, decodes_later
 
         assert self._video is not None
         if frames.order.ndim == 2 and frames.order.shape[1] == 1:
             frames = frames.reshaped((len(frames),))  # as in ``_tensor``
         dtype = torch.uint8 if self._return_uint8 else torch.float32
         images = EncodedImages(frames, self._video, dtype, self._image_size)
-        return images.to() if torch.utils.data.get_worker_info() is None else images
+        return images if decodes_later() else images.to()
 
     @property
     def decode_device(self) -> torch.device:

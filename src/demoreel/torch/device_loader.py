@@ -15,7 +15,9 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from demoreel.read.cameras import Size
 from demoreel.read.packets import EncodedFrames, joined
 from demoreel.torch.device import VideoDevice
-from demoreel.torch.video_decoders import new_stream
+from demoreel.torch.video_decoders import BATCHES_AT_ONCE, new_stream
+
+_here = threading.local()
 
 Mark = Callable[[torch.Tensor], torch.Tensor]
 
@@ -105,11 +107,73 @@ class EncodedImage:
         return EncodedImage, (self._alone(), 0)
 
 
+def decodes_later() -> bool:
+    """Whether images are to stay packets here: in a worker, and in a thread of ``to_device``."""
+    return torch.utils.data.get_worker_info() is not None or getattr(_here, "decodes_later", False)
+
+
 def _collated(images: Sequence[EncodedImage], *, collate_fn_map: object = None) -> EncodedImages:
     return replace(images[0].batch, encoded=joined([one._alone().encoded for one in images]))
 
 
 default_collate_fn_map[EncodedImage] = _collated
+
+
+Ready = tuple[Any, Any, BaseException | None]
+
+
+class _Turns:
+    """Batches that several threads take, and give back in the order in which they came.
+
+    Args:
+        batches: Where they come from.
+        ahead: How many may be ready.
+    """
+
+    def __init__(self, batches: Iterator[Any], ahead: int) -> None:
+        self.ready: queue.Queue[Ready] = queue.Queue()
+        self._batches = batches
+        self._room = threading.Semaphore(ahead)
+        self._taking = threading.Lock()
+        self._taken = self._given = 0
+        self._turn = threading.Condition()
+        self._ended = False
+
+    def __iter__(self) -> Iterator[tuple[int, Any, BaseException | None]]:
+        """Yield the number of a batch, and it or the error instead of it, which is the last."""
+        while True:
+            with self._taking:
+                if self._ended:
+                    return
+                number, batch, error = self._taken, None, None
+                self._taken += 1
+                try:
+                    batch = next(self._batches)
+                except BaseException as raised:
+                    self._ended, error = True, raised
+            yield number, batch, error
+
+    def give(self, number: int, found: Ready) -> None:
+        with self._turn:
+            self._turn.wait_for(lambda: self._given == number)
+        self._room.acquire()
+        with self._turn:
+            self.ready.put(found)
+            self._given += 1
+            self._ended |= found[2] is not None
+            self._turn.notify_all()
+
+    def get(self) -> Ready:
+        """Return the next one."""
+        found = self.ready.get()
+        self._room.release()
+        return found
+
+    def stop(self) -> None:
+        """Let the threads end, which may wait for room."""
+        self._ended = True
+        for _ in range(BATCHES_AT_ONCE + 1):
+            self._room.release()
 
 
 class DeviceLoader:
@@ -127,48 +191,45 @@ class DeviceLoader:
         return getattr(self.loader, name)  # set_epoch, state_dict, dataset, ...
 
     def __iter__(self) -> Iterator[Any]:
-        ready: queue.Queue[tuple[Any, Any, BaseException | None]] = queue.Queue(self._ahead)
-        stopped = threading.Event()
-        thread = threading.Thread(
-            target=self._read, args=(ready, stopped), name="demoreel-device", daemon=True
-        )
-        thread.start()
+        turns = _Turns(iter(self.loader), self._ahead)
+        threads = [
+            threading.Thread(
+                target=self._read, args=(turns,), name=f"demoreel-device-{number}", daemon=True
+            )
+            for number in range(BATCHES_AT_ONCE)
+        ]
+        for thread in threads:
+            thread.start()
         try:
             while True:
-                batch, event, error = ready.get()
+                batch, event, error = turns.get()
                 if error is not None:
                     if isinstance(error, StopIteration):
                         return
                     raise error
                 if event is not None:
-                    event.wait(torch.cuda.current_stream(self.device))
+                    stream = torch.cuda.current_stream(self.device)
+                    event.wait(stream)
+                    _used_in(batch, stream)
                 yield batch
         finally:
-            stopped.set()
-            while thread.is_alive():  # it may wait for room
-                try:
-                    ready.get(timeout=0.05)
-                except queue.Empty:
-                    continue
-            thread.join()
+            turns.stop()
+            for thread in threads:
+                thread.join()
 
-    def _read(
-        self, ready: queue.Queue[tuple[Any, Any, BaseException | None]], stopped: threading.Event
-    ) -> None:
-        try:
-            stream = new_stream(self.device)
-            for batch in self.loader:
-                if stopped.is_set():
-                    return
-                if stream is None:
-                    ready.put((self.moved(batch), None, None))
-                    continue
-                with torch.cuda.stream(stream):
-                    found = self.moved(batch)
-                    ready.put((found, stream.record_event(), None))
-            ready.put((None, None, StopIteration()))
-        except BaseException as error:
-            ready.put((None, None, error))
+    def _read(self, turns: _Turns) -> None:
+        stream = new_stream(self.device)
+        _here.decodes_later = True
+        with torch.cuda.stream(stream):  # None is no other stream
+            for number, batch, error in turns:
+                found, event = None, None
+                if error is None:
+                    try:
+                        found = self.moved(batch)
+                        event = None if stream is None else stream.record_event()
+                    except BaseException as raised:
+                        error = raised
+                turns.give(number, (found, event, error))
 
     def moved(self, batch: Any) -> Any:
         """Return a batch with its images decoded, and all tensors on the device."""
@@ -194,6 +255,16 @@ class DeviceLoader:
                 found[key] = torch.stack([transform(image) for image in found[key]])
             elif isinstance(value, EncodedImage):
                 found[key] = transform(found[key])
+
+
+def _used_in(batch: Any, stream: torch.cuda.Stream) -> None:
+    """Keep the memory of a batch from serving again before this stream is done with it."""
+    if isinstance(batch, torch.Tensor):
+        if batch.is_cuda:
+            batch.record_stream(stream)
+    elif isinstance(batch, (dict, list, tuple)):
+        for value in batch.values() if isinstance(batch, dict) else batch:
+            _used_in(value, stream)
 
 
 def image_transforms_of(loader: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
@@ -11,25 +9,26 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 _BLOCK = 1024
 
 
+# Triton reads annotations as its own types, so the parameters have none.
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _nv12_to_rgb(
-    surfaces: Any,
-    slots: Any,
-    places: Any,
-    images: Any,
-    height: Any,
-    width: Any,
-    pitch: Any,
-    surface_bytes: Any,
-    scale: Any,
-    black: Any,
-    v_red: Any,
-    u_blue: Any,
-    u_green: Any,
-    v_green: Any,
+def _nv12_to_rgb(  # type: ignore[no-untyped-def]
+    surfaces,
+    slots,
+    places,
+    images,
+    height,
+    width,
+    pitch,
+    surface_bytes,
+    scale,
+    black,
+    v_red,
+    u_blue,
+    u_green,
+    v_green,
     FLOAT: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
-) -> None:
+):
     number = tl.program_id(0)
     pixels = height * width
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -8,10 +8,12 @@ writes the RGB images of a batch.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -30,29 +32,37 @@ if TYPE_CHECKING:
 else:
     av = load_late("av")
 
+BATCHES_AT_ONCE = 2
 DECODER_THREADS = 4  # more than four of Python's threads only wait for one another
 _NV12 = ("yuv420p", "yuvj420p", "nv12")
 _CODECS = {"h264": "h264", "hevc": "hevc", "libdav1d": "av1", "vp9": "vp9", "vp8": "vp8"}
 _LUMA = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 7: (0.212, 0.087), 9: (0.2627, 0.0593)}
 _BT601 = (0.299, 0.114)
-_APART = 3.0  # of 255, on average: a chip's frame and a CPU's are the same, another frame is not
+_COMPARED = 8  # GOPs of every kind of frames that the CPU decodes, too
 _MB = 1 << 20
 
 
 class FrameDecoder(Protocol):
     """Decodes GOPs, for one thread."""
 
-    def frames(
-        self, form: FrameForm, packets: Sequence[tuple[int, memoryview]]
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the frames of one GOP as NV12: (number, (rows, pitch) of uint8).
+    def decode(
+        self,
+        form: FrameForm,
+        span: SpanPackets,
+        data: np.ndarray,
+        surfaces: torch.Tensor,
+        slot_of: dict[int, int],
+    ) -> None:
+        """Decode one GOP, and write the wanted frames as NV12.
 
-        Rows are those of luma, then those of chroma, U and V in turns; a tensor holds until the
-        next one is asked for.
+        Rows are those of luma, then those of chroma, U and V in turns.
 
         Args:
             form: What the frames are.
-            packets: (number, bytes) of each packet, in decoding order.
+            span: The packets.
+            data: Their bytes, one behind the other.
+            surfaces: (slots, rows, pitch) of uint8.
+            slot_of: The slot of each wanted frame. Frames that are written are taken out.
 
         Raises:
             VideoError: A packet is damaged.
@@ -63,40 +73,91 @@ class FrameDecoder(Protocol):
 class CpuFrameDecoder:
     """FFmpeg's decoders behind the contract of a device's: what those are compared with."""
 
-    def frames(
-        self, form: FrameForm, packets: Sequence[tuple[int, memoryview]]
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the frames; see ``FrameDecoder``."""
+    def decode(
+        self,
+        form: FrameForm,
+        span: SpanPackets,
+        data: np.ndarray,
+        surfaces: torch.Tensor,
+        slot_of: dict[int, int],
+    ) -> None:
+        """Decode one GOP; see ``FrameDecoder``."""
         context = av.CodecContext.create(form.codec, "r")
         assert isinstance(context, av.VideoCodecContext)
         context.thread_count = 1
         context.options = {"err_detect": "crccheck+explode", "strict": "strict"}
+        ends = np.cumsum(span.sizes)[:-1]
         try:
-            for number, data in packets:
-                packet = av.Packet(len(data))
-                packet.update(bytes(data))
+            for number, one in zip(span.shown, np.split(data, ends), strict=True):
+                packet = av.Packet(one.tobytes())
                 packet.pts = number
-                for frame in context.decode(packet):
-                    yield int(frame.pts or 0), _nv12(frame)
-            for frame in context.decode(None):
-                yield int(frame.pts or 0), _nv12(frame)
+                self._write(context.decode(packet), surfaces, slot_of)
+            self._write(context.decode(None), surfaces, slot_of)
         except av.error.FFmpegError as error:
             raise VideoError(f"A frame of the video does not decode: {error}.") from error
 
+    def _write(
+        self, frames: list[av.VideoFrame], surfaces: torch.Tensor, slot_of: dict[int, int]
+    ) -> None:
+        for frame in frames:
+            slot = slot_of.pop(int(frame.pts or 0), None)
+            if slot is not None:
+                found = nv12(frame)
+                surfaces[slot, : found.shape[0], : found.shape[1]] = found
 
-def _nv12(frame: av.VideoFrame) -> torch.Tensor:
+
+def nv12(frame: av.VideoFrame) -> torch.Tensor:
+    """Return a frame of 4:2:0 as NV12: (rows, pitch)."""
     height, width = frame.height, frame.width
-    pitch = width + width % 2
-    out = torch.empty((height + (height + 1) // 2, pitch), dtype=torch.uint8)
+    rows, pitch = _surface_shape(height, width)
+    out = torch.empty((rows, pitch), dtype=torch.uint8)
     planes = [
         torch.frombuffer(bytearray(memoryview(plane)), dtype=torch.uint8).view(-1, plane.line_size)
         for plane in frame.planes
     ]
     out[:height, :width] = planes[0][:height, :width]
-    chroma = out[height:].view((height + 1) // 2, pitch // 2, 2)
+    chroma = out[height:].view(rows - height, pitch // 2, 2)
     for number in (0, 1):
-        chroma[..., number] = planes[1 + number][: (height + 1) // 2, : pitch // 2]
+        chroma[..., number] = planes[1 + number][: rows - height, : pitch // 2]
     return out
+
+
+@dataclass
+class _Thread:
+    """What a decoding thread keeps.
+
+    Attributes:
+        decoder: Its decoder.
+        stream: Where its copies run; None on a CPU.
+        ready: What the stream has waited for.
+    """
+
+    decoder: FrameDecoder
+    stream: torch.cuda.Stream | None
+    ready: torch.cuda.Event | None = None
+
+
+@dataclass
+class _Lane:
+    """What the decoding of one batch needs.
+
+    Attributes:
+        pool: Its threads.
+        buffer: Memory for NV12 frames, the same for every batch while it suffices.
+        read: When the buffer may be written again.
+    """
+
+    pool: DecodePool
+    buffer: torch.Tensor | None = None
+    read: torch.cuda.Event | None = None
+
+    def surfaces(self, frames: int, height: int, width: int, device: torch.device) -> torch.Tensor:
+        size = frames * _surface_bytes(height, width)
+        if self.buffer is None or len(self.buffer) < size:
+            self.buffer = None  # freed before more is taken
+            self.buffer = torch.empty(size, dtype=torch.uint8, device=device)
+        rows, pitch = _surface_shape(height, width)
+        return self.buffer[:size].view(frames, rows, pitch)
 
 
 class VideoDecoders:
@@ -104,29 +165,37 @@ class VideoDecoders:
 
     Args:
         device: Where frames are decoded, and where images end up.
-        open_decoder: Makes the decoder of a thread.
+        open_decoder: Makes the decoder of a thread, whose copies run in this stream.
         memory_mb: Memory of the device for frames on their way to images, in MB.
-        threads: How many decode at once.
+        threads: How many decode a batch at once.
+        batches: How many batches are decoded at once: while the last GOPs of one are decoded, the
+            threads of another one are busy.
     """
 
     def __init__(
         self,
         device: torch.device,
         *,
-        open_decoder: Callable[[], FrameDecoder],
+        open_decoder: Callable[[torch.cuda.Stream | None], FrameDecoder],
         memory_mb: int = 512,
         threads: int = DECODER_THREADS,
+        batches: int = BATCHES_AT_ONCE,
     ) -> None:
         if memory_mb < 1:
             raise ArgumentError(f"gpu_memory_mb is {memory_mb}; it is 1 at least.")
         self.device = device
         self.memory_mb = memory_mb
         self._open_decoder = open_decoder
-        self._pool = DecodePool(threads)
         self._local = threading.local()
-        self._buffer: torch.Tensor | None = None
-        self._one_batch = threading.Lock()  # the buffer serves one batch at a time
-        self._compared: set[FrameForm] = set()
+        # A forked child drops what belonged to the other threads. Freeing a decoder there would
+        # call CUDA, which ends the process: this list keeps decoders alive.
+        self._threads: list[_Thread] = []
+        self._process = os.getpid()
+        self._batches = batches
+        self._free: queue.LifoQueue[_Lane] = queue.LifoQueue()
+        for _ in range(batches):
+            self._free.put(_Lane(DecodePool(threads)))
+        self._compared: dict[FrameForm, int] = {}
 
     def decode(self, encoded: EncodedFrames, *, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
         """Return the images of packets: (..., 3, height, width) on the device.
@@ -145,9 +214,9 @@ class VideoDecoders:
         order = encoded.order.reshape(-1)
         try:
             images = torch.empty((len(order), 3, height, width), dtype=dtype, device=self.device)
-            with self._one_batch:
+            with self._lane() as lane:
                 for spans, begin in self._portions(encoded):
-                    self._portion(encoded, spans, begin, order, images)
+                    self._portion(lane, encoded, spans, begin, order, images)
         except torch.OutOfMemoryError as error:
             raise ShortageError(
                 f"The memory of {self.device} does not suffice to decode video.",
@@ -159,88 +228,105 @@ class VideoDecoders:
 
     def close(self) -> None:
         """Close all decoders and free their memory; the next batch opens them again."""
-        with self._one_batch:
-            self._local = threading.local()
-            self._buffer = None
+        if self._process != os.getpid():
+            return  # a forked child: they are its parent's
+        lanes = [self._free.get() for _ in range(self._batches)]
+        self._local = threading.local()
+        self._threads.clear()
+        for lane in lanes:
+            lane.buffer = None
+            self._free.put(lane)
+
+    @contextmanager
+    def _lane(self) -> Iterator[_Lane]:
+        """Wait until a batch can be decoded."""
+        lane = self._free.get()
+        try:
+            yield lane
+        finally:
+            self._free.put(lane)
 
     def _portions(
         self, encoded: EncodedFrames
-    ) -> Iterator[tuple[list[tuple[SpanPackets, list[memoryview]]], int]]:
+    ) -> Iterator[tuple[list[tuple[SpanPackets, np.ndarray]], int]]:
         """Yield spans whose frames fit into the memory together, and the number of the first."""
         height, width = encoded.size
-        most = max(1, self.memory_mb * _MB // _surface_bytes(height, width))
-        spans: list[tuple[SpanPackets, list[memoryview]]] = []
+        most = max(1, self.memory_mb * _MB // self._batches // _surface_bytes(height, width))
+        spans: list[tuple[SpanPackets, np.ndarray]] = []
         begin = frames = 0
-        for span, packets in encoded.packets():
+        for span, data in encoded.packets():
             if frames and frames + len(span.wanted) > most:
                 yield spans, begin
                 begin, frames, spans = begin + frames, 0, []
-            spans.append((span, packets))
+            spans.append((span, data))
             frames += len(span.wanted)
         if spans:
             yield spans, begin
 
     def _portion(
         self,
+        lane: _Lane,
         encoded: EncodedFrames,
-        spans: Sequence[tuple[SpanPackets, list[memoryview]]],
+        spans: Sequence[tuple[SpanPackets, np.ndarray]],
         begin: int,
         order: np.ndarray,
         images: torch.Tensor,
     ) -> None:
         height, width = encoded.size
         slots = np.cumsum([0, *(len(span.wanted) for span, _ in spans)])
-        surfaces = self._surfaces(int(slots[-1]), height, width)
-        waits: list[Any] = []
-        self._pool.run(
-            _as_job(partial(self._span, encoded, span, packets, surfaces[slot:], waits))
-            for (span, packets), slot in zip(spans, slots.tolist(), strict=False)
+        surfaces = lane.surfaces(int(slots[-1]), height, width, self.device)
+        current = torch.cuda.current_stream(self.device) if surfaces.is_cuda else None
+        ready = None
+        if current is not None:
+            if lane.read is not None:
+                current.wait_event(lane.read)
+            ready = current.record_event()
+        used: dict[int, _Thread] = {}
+        lane.pool.run(
+            _as_job(partial(self._span, encoded, span, data, surfaces, slot, ready, used))
+            for (span, data), slot in zip(spans, slots.tolist(), strict=False)
         )
-        for event in waits:
-            torch.cuda.current_stream(self.device).wait_event(event)
+        if current is not None:
+            for thread in used.values():
+                if thread.stream is not None:
+                    current.wait_stream(thread.stream)
         form_of = np.repeat([span.form for span, _ in spans], np.diff(slots))
         here = (order >= begin) & (order < begin + slots[-1])
         wanted = np.where(here, order - begin, 0)
         for number in np.unique(form_of).tolist():
             places = np.flatnonzero(here & (form_of[wanted] == number))
             write_rgb(surfaces, wanted[places], encoded.forms[number], images, places)
+        if current is not None:
+            lane.read = current.record_event()
 
     def _span(
         self,
         encoded: EncodedFrames,
         span: SpanPackets,
-        packets: list[memoryview],
-        slots: torch.Tensor,
-        waits: list[Any],
+        data: np.ndarray,
+        surfaces: torch.Tensor,
+        first: int,
+        ready: torch.cuda.Event | None,
+        used: dict[int, _Thread],
     ) -> None:
-        """Decode one span, and copy its wanted frames into their slots."""
+        """Decode one span; its wanted frames get the slots from ``first`` on."""
         form = encoded.forms[span.form]
-        slot_of = {frame: slot for slot, frame in enumerate(span.wanted)}
-        numbered = list(zip(span.shown, packets, strict=True))
+        missing = dict(zip(span.wanted, range(first, first + len(span.wanted)), strict=True))
+        thread = self._thread()
+        used[id(thread)] = thread
         try:
-            with self._stream() as stream:
-                last = -1
-                for frame, surface in self._decoder().frames(form, numbered):
-                    if frame < 0:
-                        continue
-                    if frame < last:
-                        raise VideoError(
-                            "The device gives a frame after frames that are later.", frame=frame
-                        )
-                    last = frame
-                    slot = slot_of.pop(frame, None)
-                    if slot is not None:
-                        rows, pitch = surface.shape
-                        slots[slot, :rows, :pitch].copy_(surface)
-                if stream is not None:
-                    waits.append(stream.record_event())
-            if slot_of:
+            if thread.stream is not None and thread.ready is not ready:
+                thread.stream.wait_event(ready)
+                thread.ready = ready
+            thread.decoder.decode(form, span, data, surfaces, missing)
+            if missing:
                 raise VideoError(
                     "A frame of the video does not decode: the device gave none.",
-                    frame=min(slot_of),
+                    frame=min(missing),
                     code="video-decodes-short",
                 )
-            self._compare(form, span, numbered, slots)
+            if self._compared.get(form, 0) < _COMPARED:
+                self._compare(form, span, data, surfaces[first:])
         except VideoError as error:
             where = {"file": span.file, **error.where}
             raise VideoError(
@@ -253,52 +339,34 @@ class VideoDecoders:
             ) from error
 
     def _compare(
-        self,
-        form: FrameForm,
-        span: SpanPackets,
-        numbered: Sequence[tuple[int, memoryview]],
-        slots: torch.Tensor,
+        self, form: FrameForm, span: SpanPackets, data: np.ndarray, slots: torch.Tensor
     ) -> None:
-        """Compare the first GOP of every kind of frames with the CPU's, once."""
-        if form in self._compared:
-            return
-        height, width = form.height, form.width
-        slot_of = {frame: slot for slot, frame in enumerate(span.wanted)}
-        for frame, surface in CpuFrameDecoder().frames(form, numbered):
-            if frame in slot_of:
-                ours = slots[slot_of[frame], :height, :width].cpu().float()
-                apart = float((ours - surface[:height, :width].float()).abs().mean())
-                if apart > _APART:
-                    raise VideoError(
-                        f"{self.device} decodes {form.codec} otherwise than the CPU: frames "
-                        f"differ by {apart:.1f} of 255.",
-                        frame=frame,
-                        hint="decode_device='cpu' decodes without it",
-                    )
-        self._compared.add(form)
+        """Compare luma with the CPU's: decoders of a codec agree on every bit of it."""
+        count, (height, width) = len(span.wanted), (form.height, form.width)
+        right = torch.empty((count, *_surface_shape(height, width)), dtype=torch.uint8)
+        CpuFrameDecoder().decode(
+            form, span, data, right, dict(zip(span.wanted, range(count), strict=True))
+        )
+        with _within(self._thread().stream):
+            ours = slots[:count, :height, :width].cpu()
+        differ = (ours != right[:, :height, :width]).flatten(1).any(1)
+        if differ.any():
+            raise VideoError(
+                f"{self.device} decodes {form.codec} otherwise than the CPU.",
+                frame=span.wanted[int(differ.int().argmax())],
+                hint="decode_device='cpu' decodes without it",
+            )
+        self._compared[form] = self._compared.get(form, 0) + 1
 
-    def _decoder(self) -> FrameDecoder:
-        decoder = getattr(self._local, "decoder", None)
-        if decoder is None:
-            decoder = self._local.decoder = self._open_decoder()
-        found: FrameDecoder = decoder
+    def _thread(self) -> _Thread:
+        """Return what the calling thread keeps: a decoder, and a stream for its copies."""
+        found: _Thread | None = getattr(self._local, "thread", None)
+        if found is None:
+            stream = new_stream(self.device)
+            found = _Thread(self._open_decoder(stream), stream)
+            self._local.thread = found
+            self._threads.append(found)
         return found
-
-    def _stream(self) -> AbstractContextManager[torch.cuda.Stream | None]:
-        """Let this thread's copies run in a stream of their own."""
-        stream = getattr(self._local, "stream", None)
-        if stream is None:
-            stream = self._local.stream = new_stream(self.device)
-        return nullcontext(None) if stream is None else _within(stream)
-
-    def _surfaces(self, frames: int, height: int, width: int) -> torch.Tensor:
-        """Return memory for NV12 frames, the same for every batch while it suffices."""
-        size = frames * _surface_bytes(height, width)
-        if self._buffer is None or len(self._buffer) < size:
-            self._buffer = None  # freed before more is taken
-            self._buffer = torch.empty(size, dtype=torch.uint8, device=self.device)
-        rows, pitch = _surface_shape(height, width)
-        return self._buffer[:size].view(frames, rows, pitch)
 
 
 def new_stream(device: torch.device | None) -> torch.cuda.Stream | None:
@@ -309,9 +377,13 @@ def new_stream(device: torch.device | None) -> torch.cuda.Stream | None:
 
 
 @contextmanager
-def _within(stream: torch.cuda.Stream) -> Iterator[torch.cuda.Stream]:
+def _within(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Let what this thread does on the GPU run in a stream."""
+    if stream is None:
+        yield
+        return
     with torch.cuda.stream(stream):
-        yield stream
+        yield
 
 
 def _as_job(run: Callable[[], None]) -> Callable[[Decoder], None]:
@@ -412,51 +484,131 @@ def _write_on_gpu(
 class NvdecDecoder:
     """NVDEC through PyNvVideoCodec, for one thread.
 
-    A decoder is kept for each codec and size.
+    A decoder is kept for each codec and size, with and without reordered frames.
 
     Args:
         device: The GPU.
+        stream: Where frames are decoded and copied.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream) -> None:
         self._nvc = nvdec_library()
-        self._number = device.index or 0
-        self._open: dict[tuple[str, int, int], Any] = {}
+        self._device = device
+        self._stream = stream.cuda_stream
+        stream.synchronize()  # gives this thread the GPU's context, which the driver's calls need
+        self._open: dict[tuple[str, int, int, bool], Any] = {}
+        self._packet = self._nvc.PacketData()
+        self._pictures = 0  # that this thread has decoded
+        self._copy = _SurfaceCopy()
 
-    def frames(
-        self, form: FrameForm, packets: Sequence[tuple[int, memoryview]]
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the frames; see ``FrameDecoder``."""
-        nvc = self._nvc
-        kind = (form.codec, form.height, form.width)
-        decoder = self._open.pop(kind, None) or self._opened(form)
+    def decode(
+        self,
+        form: FrameForm,
+        span: SpanPackets,
+        data: np.ndarray,
+        surfaces: torch.Tensor,
+        slot_of: dict[int, int],
+    ) -> None:
+        """Decode one GOP; see ``FrameDecoder``."""
+        shown_in_turn = [shown for shown in span.shown if shown >= 0]
+        # Without delay, the parser gives reordered frames the times of others.
+        is_reordered = shown_in_turn != sorted(shown_in_turn)
+        kind = (form.codec, form.height, form.width, is_reordered)
+        decoder = self._open.pop(kind, None) or self._opened(form, is_reordered)
+        flags, packet = self._nvc.VideoPacketFlag, self._packet
+        # A number of its own for every picture: one left over from another GOP is never wanted.
+        # In the order of display, because the parser may sort them.
+        first = self._pictures
+        self._pictures += len(span.sizes) + 1
+        number_of = {shown: number for number, shown in enumerate(sorted(shown_in_turn), first)}
+        numbers = [number_of.get(shown, self._pictures - 1) for shown in span.shown]
+        slot_of_picture = {
+            number_of[shown]: (shown, slot) for shown, slot in slot_of.items() if shown in number_of
+        }
+        due = len(shown_in_turn)
+        address = data.__array_interface__["data"][0]
         try:
-            for number, data in (*packets, (0, memoryview(b""))):  # the empty one: the stream ends
-                packet = nvc.PacketData()
-                held = np.frombuffer(data, np.uint8)
-                packet.bsl = len(held)
-                packet.bsl_data = held.__array_interface__["data"][0] if len(held) else 0
-                packet.pts = number
+            packet.decode_flag = int(flags.ENDOFPICTURE)  # so that none is held until the next
+            for number, size in zip((*numbers, 0), (*span.sizes, 0), strict=True):
+                if size == 0 and due <= 0:
+                    break  # an empty packet drains the decoder: only reordered frames need it
+                packet.bsl, packet.bsl_data, packet.pts = size, address if size else 0, number
+                address += size
                 for frame in decoder.Decode(packet):
-                    decoder.WaitOnCUStream(torch.cuda.current_stream(self._number).cuda_stream)
-                    yield frame.getPTS(), torch.utils.dlpack.from_dlpack(frame)
-        except nvc.PyNvVCException as error:
+                    picture = frame.getPTS()
+                    due -= 1 if first <= picture else 0
+                    shown, slot = slot_of_picture.get(picture, (-1, -1))
+                    if slot >= 0:
+                        decoder.WaitOnCUStream(self._stream)
+                        self._copy(frame, surfaces, slot, self._stream)
+                        slot_of.pop(shown, None)
+        except self._nvc.PyNvVCException as error:
             raise VideoError(f"The GPU does not decode the video: {error}.") from error
         self._open[kind] = decoder  # one that failed is not used again
 
-    def _opened(self, form: FrameForm) -> Any:
+    def _opened(self, form: FrameForm, is_reordered: bool) -> Any:
         nvc = self._nvc
+        latency = nvc.DisplayDecodeLatencyType
         return nvc.CreateDecoder(
-            gpuid=self._number,
+            gpuid=self._device.index or 0,
             codec=getattr(nvc.cudaVideoCodec, _CODECS[form.codec].upper()),
             cudacontext=0,
-            cudastream=torch.cuda.current_stream(self._number).cuda_stream,
+            cudastream=self._stream,
             usedevicememory=True,
             maxwidth=form.width,
             maxheight=form.height,
             outputColorType=nvc.OutputColorType.NATIVE,
-            latency=nvc.DisplayDecodeLatencyType.LOW,
+            latency=latency.NATIVE if is_reordered else latency.LOW,
         )
+
+
+class _Copy2d(ctypes.Structure):
+    """``CUDA_MEMCPY2D`` of the CUDA driver."""
+
+    _fields_ = (
+        ("src_x", ctypes.c_size_t),
+        ("src_y", ctypes.c_size_t),
+        ("src_kind", ctypes.c_int),
+        ("src_host", ctypes.c_void_p),
+        ("src", ctypes.c_uint64),
+        ("src_array", ctypes.c_void_p),
+        ("src_pitch", ctypes.c_size_t),
+        ("dst_x", ctypes.c_size_t),
+        ("dst_y", ctypes.c_size_t),
+        ("dst_kind", ctypes.c_int),
+        ("dst_host", ctypes.c_void_p),
+        ("dst", ctypes.c_uint64),
+        ("dst_array", ctypes.c_void_p),
+        ("dst_pitch", ctypes.c_size_t),
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+    )
+
+
+_ON_DEVICE = 2  # CU_MEMORYTYPE_DEVICE
+
+
+class _SurfaceCopy:
+    """Copies a decoder's frames to slots, by one call of the driver.
+
+    A tensor over each frame costs more of Python's time than all else: threads wait for that.
+    """
+
+    def __init__(self) -> None:
+        self._call = ctypes.CDLL("libcuda.so.1").cuMemcpy2DAsync_v2
+        self._what = _Copy2d(src_kind=_ON_DEVICE, dst_kind=_ON_DEVICE)
+        self._where = ctypes.byref(self._what)
+
+    def __call__(self, frame: Any, surfaces: torch.Tensor, slot: int, stream: int) -> None:
+        rows, width = (int(n) for n in frame.shape[:2])
+        _, most, pitch = surfaces.shape
+        what = self._what
+        what.src, what.src_pitch = frame.GetPtrToPlane(0), int(frame.strides[0])
+        what.dst, what.dst_pitch = surfaces.data_ptr() + slot * most * pitch, pitch
+        what.width, what.height = min(width, pitch), min(rows, most)
+        status = self._call(self._where, ctypes.c_void_p(stream))
+        if status:
+            raise VideoError(f"A frame cannot be copied on the GPU (CUDA error {status}).")
 
 
 def nvdec_library() -> Any:
