@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from late_proxy import late
 from torch.utils.data import DataLoader, RandomSampler
 
 from demoreel.testing import make_dataset, read_stamp
-from demoreel.torch import LeRobotDataset, to_device
+from demoreel.torch import LeRobotDataset, PrefetchBatchSampler, to_device
 from demoreel.torch.device import missing_for_video
 
 CANNOT_RUN = 75
@@ -60,7 +61,6 @@ def main() -> int:
     )
     parser.add_argument("--frames", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", default=",".join(STEPS))
     parser.add_argument("--json", type=Path, help="also write all figures here")
     options = parser.parse_args()
@@ -132,9 +132,10 @@ def measure_frames(scratch: Path, options: argparse.Namespace) -> dict[str, Any]
     for video in SPEED:
         root = written(scratch / named(video).replace(" ", "-"), options.frames, video)
         for window in (None, 8):
-            for workers in options.workers:
-                name = f"{named(video)}, {kind(window)}, {workers} workers"
-                found[name] = speed(loader(root, window, workers), window, options.seconds)
+            for workers, at_once in ((0, 1), (0, 2), (1, 2), (2, 2)):
+                name = f"{named(video)}, {kind(window)}, {workers} workers, {at_once} at once"
+                batches = loader(root, window, workers, at_once)
+                found[name] = speed(batches, window, options.seconds)
                 said("frames", name, found[name])
     return found
 
@@ -142,26 +143,25 @@ def measure_frames(scratch: Path, options: argparse.Namespace) -> dict[str, Any]
 def measure_s3(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Time the same batches from the disk, and from a server whose answers are late."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-    from support.fault_proxy import FaultProxy
     from support.s3_server import S3Server
 
-    found = {}
-    video = SPEED[0]
-    root = written(scratch / "ds", options.frames, video)
-    with S3Server(scratch / "s3") as server, FaultProxy(server.endpoint) as proxy:
+    found: dict[str, Any] = {}
+    root = written(scratch / "ds", options.frames, SPEED[0])
+    with S3Server(scratch / "s3") as server, late(server.endpoint, LATENCY_S) as endpoint:
         remote = server.upload(root, "ds")
-        os.environ["AWS_ENDPOINT_URL"] = proxy.endpoint
-        proxy.latency_s = LATENCY_S
+        os.environ.update(
+            server.environment,
+            AWS_ENDPOINT_URL=endpoint,
+            AWS_ALLOW_HTTP="true",
+            DEMOREEL_CACHE=str(scratch / "metadata"),
+        )
         for window in (None, 8):
             for place, where in (("local", root), ("S3", remote)):
                 name = f"{place}, {kind(window)}"
-                found[name] = speed(loader(where, window, 4), window, options.seconds)
+                found[name] = speed(loader(where, window, 8), window, options.seconds)
                 said("s3", name, found[name])
-            found[f"share, {kind(window)}"] = round(
-                found[f"S3, {kind(window)}"]["frames/s"]
-                / found[f"local, {kind(window)}"]["frames/s"],
-                3,
-            )
+            local, s3 = (found[f"{place}, {kind(window)}"] for place in ("local", "S3"))
+            found[f"share, {kind(window)}"] = round(s3["frames/s"] / local["frames/s"], 3)
     return found
 
 
@@ -242,10 +242,13 @@ def opened(root: Any, device: str, window: int | None = None) -> LeRobotDataset:
     )
 
 
-def loader(root: Any, window: int | None, workers: int) -> Any:
+def loader(root: Any, window: int | None, workers: int, at_once: int = 2) -> Any:
     dataset = opened(root, "cuda", window)
     order = RandomSampler(dataset, replacement=True, num_samples=1 << 30)
-    return to_device(DataLoader(dataset, batch_size=32, sampler=order, num_workers=workers))
+    batches = PrefetchBatchSampler(order, batch_size=32, num_workers=workers)
+    return to_device(
+        DataLoader(dataset, batch_sampler=batches, num_workers=workers), at_once=at_once
+    )
 
 
 def speed(batches: Any, window: int | None, seconds: float) -> dict[str, float]:

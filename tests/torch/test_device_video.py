@@ -6,6 +6,7 @@ FFmpeg's decoders stand behind the contract of the GPU's: all but the chip itsel
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import threading
@@ -16,7 +17,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from demoreel.errors import ArgumentError, ShortageError, VideoError
+from demoreel.errors import ArgumentError, FrameMismatchError, ShortageError, VideoError
 from demoreel.media.colour import Painter
 from demoreel.read.packets import FrameForm
 from demoreel.testing import make_dataset, read_stamp
@@ -299,6 +300,35 @@ def test_damage_is_an_error_that_says_where(tmp_path, device):
     assert caught.value.where["file"].endswith(".mp4")
 
 
+@pytest.mark.parametrize("codec", ["h264"])
+def test_a_hole_in_the_file_is_an_error_though_a_chip_conceals_it(tmp_path, device, codec):
+    size = {CAM: (144, 192)}
+    root = make_dataset(tmp_path / "ds", episodes=[24], cameras=size, codec=codec, gop=4, crf=15)
+    ours, _ = both(root)
+    (video,) = root.rglob("*.mp4")
+    index = ours.reader.reader.clip(0, CAM).video.index
+    data = bytearray(video.read_bytes())
+    begin, length = int(index.offset[8]), int(index.size[8])
+    data[begin + length // 2 : begin + length // 2 + 64] = bytes(64)
+    video.write_bytes(data)
+    ours, _ = both(root)
+    device._open_decoder = lambda stream: Conceals()
+    with pytest.raises(VideoError) as caught:
+        ours.read_batch(range(24))
+    assert caught.value.where["camera"] == CAM
+
+
+class Conceals:
+    """A decoder that hands out something for whatever it gets."""
+
+    def decode(self, form, span, data, surfaces, slot_of):
+        try:
+            CpuFrameDecoder().decode(form, span, data, surfaces, slot_of)
+        except VideoError:
+            surfaces[list(slot_of.values())] = 128
+            slot_of.clear()
+
+
 class Another:
     """A decoder whose frames are of the right number, and black."""
 
@@ -335,6 +365,31 @@ def test_a_loop_that_ends_early_leaves_no_thread(tmp_path, device):
     for _ in to_device(DataLoader(ours, batch_size=2, num_workers=1)):
         break
     assert not [t for t in threading.enumerate() if t.name.startswith("demoreel-device")]
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_come_in_order_and_each_once(tmp_path, device, at_once, workers):
+    make_dataset(tmp_path / "ds", episodes=[50], cameras={CAM: (64, 64)})
+    ours, _ = both(tmp_path / "ds")
+    loader = to_device(DataLoader(ours, batch_size=3, num_workers=workers), at_once=at_once)
+    for _ in range(2):
+        assert torch.cat([batch["index"] for batch in loader]).tolist() == list(range(50))
+    with pytest.raises(ArgumentError, match="at_once"):
+        to_device(loader, at_once=3)
+    with pytest.raises(ArgumentError, match="ahead"):
+        to_device(loader, ahead=0)
+
+
+def test_frames_of_another_size_than_declared_are_an_error(tmp_path, device):
+    root = make_dataset(tmp_path / "ds", episodes=[6], cameras={CAM: (64, 64)})
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"][CAM]["shape"] = [32, 32, 3]
+    (root / "meta/info.json").write_text(json.dumps(info))
+    ours, _ = both(root)
+    with pytest.raises(FrameMismatchError):
+        ours.read_batch([0, 3])
+    assert not device.opened
 
 
 def test_errors_of_workers_reach_the_loop(tmp_path, device):

@@ -10,6 +10,7 @@ from demoreel.errors import VideoError
 from demoreel.media.video import Codec
 
 _START = b"\x00\x00\x00\x01"
+_FORBIDDEN = (b"\0\0\0", b"\0\0\1", b"\0\0\2")
 _LENGTH_SIZE_AT = {"h264": 4, "hevc": 21}  # in the codec's header
 _HEVC_ARRAYS_AT = 22
 _AV1_HEADER = 4  # bytes of av1C before its OBUs
@@ -55,6 +56,17 @@ def stream_packet(codec: Codec, packet: bytes, name: str) -> bytes:
         parts += [_START, packet[at + width : end]]
         at = end
     return b"".join(parts)
+
+
+def has_forbidden_bytes(codec: Codec, packet: bytes) -> bool:
+    """Whether a packet in Annex B holds bytes that no encoder writes, as blocks of zeros.
+
+    H.264 and HEVC escape them. A chip decodes something from them all the same, and says nothing.
+    """
+    if not _has_lengths(codec):
+        return False
+    # A unit's own start code is the only place where two zeros may be followed by 0, 1 or 2.
+    return any(found in packet.replace(_START, b"\xff") for found in _FORBIDDEN)
 
 
 def _has_lengths(codec: Codec) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from demoreel.layouts.base import Reader
-from demoreel.media.annex_b import stream_header, stream_packet
+from demoreel.media.annex_b import has_forbidden_bytes, stream_header, stream_packet
 from demoreel.media.decode import Decoder, GopSpan, begins_anew, packet_bytes
 from demoreel.media.video import Codec
 from demoreel.storage.cache import ByteCache
@@ -195,6 +195,8 @@ def encoded_frames(
         codec = span.index.codec_at(span.start)
         packets = span.packets(span.start)
         data = [stream_packet(codec, one, span.name) for one in packet_bytes(span, packets)]
+        if any(has_forbidden_bytes(codec, one) for one in data):
+            return None  # the CPU says what is wrong with them
         data[0] = stream_header(codec, span.name) + data[0]
         for number, frame in enumerate(span.frames, frames):
             number_of[targets[frame]] = number

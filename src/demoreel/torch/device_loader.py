@@ -12,10 +12,13 @@ import numpy as np
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from demoreel.errors import ArgumentError
 from demoreel.read.cameras import Size
 from demoreel.read.packets import EncodedFrames, joined
 from demoreel.torch.device import VideoDevice
 from demoreel.torch.video_decoders import BATCHES_AT_ONCE, new_stream
+
+_THREADS_AT_MOST = 64
 
 _here = threading.local()
 
@@ -172,17 +175,19 @@ class _Turns:
     def stop(self) -> None:
         """Let the threads end, which may wait for room."""
         self._ended = True
-        for _ in range(BATCHES_AT_ONCE + 1):
-            self._room.release()
+        self._room.release(_THREADS_AT_MOST)
 
 
 class DeviceLoader:
     """The batches of a loader, on a device; see ``to_device``."""
 
-    def __init__(self, loader: Iterable[Any], device: torch.device | None, *, ahead: int) -> None:
+    def __init__(
+        self, loader: Iterable[Any], device: torch.device | None, *, ahead: int, at_once: int
+    ) -> None:
         self.loader = loader
         self.device = device
         self._ahead = ahead
+        self._at_once = at_once
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -196,7 +201,7 @@ class DeviceLoader:
             threading.Thread(
                 target=self._read, args=(turns,), name=f"demoreel-device-{number}", daemon=True
             )
-            for number in range(BATCHES_AT_ONCE)
+            for number in range(self._at_once)
         ]
         for thread in threads:
             thread.start()
@@ -280,12 +285,16 @@ def image_transforms_of(loader: Any) -> Callable[[torch.Tensor], torch.Tensor] |
 
 
 def to_device(
-    loader: Iterable[Any], *, device: torch.device | str | None = None, ahead: int = 2
+    loader: Iterable[Any],
+    *,
+    device: torch.device | str | None = None,
+    ahead: int = 2,
+    at_once: int = 2,
 ) -> DeviceLoader:
     """Return the batches of a ``DataLoader`` on a device, each ready before it is asked for.
 
     Workers of a dataset with ``decode_device="cuda"`` read packets; they are decoded here, in the
-    training process, by a thread that is ``ahead`` batches ahead of the training.
+    training process, by threads that are ``ahead`` batches ahead of the training.
 
         loader = DataLoader(dataset, batch_size=32, num_workers=4)
         for batch in to_device(loader): ...
@@ -297,14 +306,23 @@ def to_device(
         device: Where tensors are moved, and images that were decoded elsewhere; None is the device
             of ``decode_device=``, or leaves them where they are.
         ahead: How many batches to keep ready.
+        at_once: How many batches to decode at once, 1 or 2: two keep the decoders busy, one takes
+            fewer cores.
 
     Returns:
         An iterable with the length, and all attributes, of ``loader``.
+
+    Raises:
+        ArgumentError: ``ahead`` or ``at_once`` is out of range.
     """
+    if ahead < 1:
+        raise ArgumentError(f"ahead is {ahead}; it is 1 at least.")
+    if not 1 <= at_once <= BATCHES_AT_ONCE:
+        raise ArgumentError(f"at_once is {at_once}; it is 1 or {BATCHES_AT_ONCE}.")
     chosen = None if device is None else torch.device(device)
     if chosen is None:
         inside = getattr(loader, "dataset", None)
         while inside is not None and chosen is None:
             chosen = getattr(inside, "decode_device", None)
             inside = getattr(inside, "dataset", None)
-    return DeviceLoader(loader, chosen, ahead=max(1, ahead))
+    return DeviceLoader(loader, chosen, ahead=ahead, at_once=at_once)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 from urllib.parse import unquote, urlsplit
@@ -17,6 +19,7 @@ from demoreel.read.batch import BatchReader, expand
 from demoreel.storage.folder import DatasetFolder
 from demoreel.storage.place import RemotePlace, is_object_store, remote_place
 from demoreel.storage.remote.folder import open_remote
+from demoreel.storage.threads import Threads
 from demoreel.torch.collate import Allocator, TensorBatch
 from demoreel.torch.dataset import LeRobotDataset, OpenOptions
 from demoreel.torch.device import (
@@ -298,8 +301,11 @@ class _DeviceBatches:
             depth_unit=dataset._depth_unit,
             threads=dataset._decode_threads,
         )
+        self._beside = Threads(1, "demoreel-rest")
+        weakref.finalize(self, self._beside.close)
 
     def read(self, rows: np.ndarray) -> dict[str, Any]:
+        rest = self._beside.submit(partial(self._rest.read, rows))  # while the device decodes
         episodes = self._reader.episodes
         positions = episodes.positions_of_rows(rows)
         start, stop = episodes.start[positions], episodes.start[positions + 1]
@@ -310,7 +316,7 @@ class _DeviceBatches:
                 wanted = expand(rows, self._offsets[key], start, stop).rows
             images = self._images.read(wanted.reshape(-1), key)
             batch[key] = images.reshape(*wanted.shape, *images.shape[1:])
-        return {**batch, **self._rest.read(rows)}
+        return {**batch, **rest.result()}
 
 
 def find_place(
