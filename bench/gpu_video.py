@@ -69,9 +69,11 @@ def main() -> int:
         print(missing, file=sys.stderr)
         return CANNOT_RUN
     wanted = options.only.split(",")
+    if not set(wanted) <= set(STEPS):
+        parser.error(f"--only takes {', '.join(STEPS)}")
     result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     with tempfile.TemporaryDirectory(prefix="gpu-video-") as scratch:
-        for step in (step for step in STEPS if step in wanted):
+        for step in wanted:
             result[step] = globals()[f"measure_{step}"](Path(scratch) / step, options)
             if options.json:
                 options.json.write_text(json.dumps(result, indent=2))
