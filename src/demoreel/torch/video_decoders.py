@@ -315,7 +315,7 @@ class VideoDecoders:
         thread = self._thread()
         used[id(thread)] = thread
         try:
-            if thread.stream is not None and thread.ready is not ready:
+            if thread.stream is not None and ready is not None and thread.ready is not ready:
                 thread.stream.wait_event(ready)
                 thread.ready = ready
             thread.decoder.decode(form, span, data, surfaces, missing)
