@@ -60,7 +60,6 @@ LEFT_TO_TYPER = [
     "episodes ds -n",
     "bench ds --window 1",
     "convert a b --to v9",
-    "convert a b",
     "cut",
     "cut --help",
     "cut nothing",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from demoreel.cli.options import DatasetPath, name_of_place
 from demoreel.cli.output import Output, TableColumn, duration, size
 from demoreel.errors import TableError, count
-from demoreel.storage.local import FETCH
 
 if TYPE_CHECKING:
     from demoreel.model import Feature
@@ -90,6 +89,8 @@ def _absent(dataset: Dataset) -> dict[str, int]:
 
 
 def _absent_text(absent: dict[str, int]) -> str:
+    from demoreel.storage.local import FETCH
+
     parts = []
     if absent["not_fetched"]:
         files = count(absent["not_fetched"], "file")
