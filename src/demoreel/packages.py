@@ -15,10 +15,6 @@ def stand_for(package: str, function: Callable[..., Any]) -> None:
     ``demoreel.check`` is then the function, with its signature and its help, and
     ``from demoreel.check.report import Report`` finds modules of the package as before: importing
     them asks what stands in ``sys.modules`` for ``__path__``, and notes them there as attributes.
-
-    Args:
-        package: The package's name.
-        function: The function.
     """
     module = sys.modules[package]
     for name, value in vars(module).items():

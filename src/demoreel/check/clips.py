@@ -24,15 +24,7 @@ _LARGEST = 1e9  # seconds
 
 
 def check_clips(look: Look, camera: str, name: str, positions: np.ndarray, video: Video) -> None:
-    """Check that a video holds exactly the frames of its episodes, and the metadata say where.
-
-    Args:
-        look: The dataset.
-        camera: The camera.
-        name: The video's name.
-        positions: Its episodes.
-        video: The video.
-    """
+    """Check that a video holds exactly the frames of its episodes, and the metadata say where."""
     if look.is_v2:
         _check_whole(look, camera, name, int(positions[0]), video.index.frames)
         return

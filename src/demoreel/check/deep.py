@@ -76,13 +76,7 @@ _Job = Callable[[Decoder], _FrameRun]
 
 
 def _video_runs(video: Video, wanted: Iterable[int], levels: Levels) -> Iterator[_Job]:
-    """Yield the jobs that decode all of a video, in order.
-
-    Args:
-        video: The video.
-        wanted: Frames whose appearance is noted.
-        levels: See ``Watch``.
-    """
+    """Yield the jobs that decode all of a video, in order."""
     chosen = np.unique(np.fromiter(wanted, np.int64))
     every = np.arange(video.index.frames)
     for first, stop in runs_of(
@@ -126,14 +120,7 @@ def _damage(error: Exception, lost: tuple[int, ...]) -> _Damage:
 
 
 def _image_job(first: int, encoded: list[bytes], wanted: Iterable[int], levels: Levels) -> _Job:
-    """Return the job that decodes images from a table.
-
-    Args:
-        first: The first one's number.
-        encoded: The images.
-        wanted: Numbers of those whose appearance is noted.
-        levels: See ``Watch``.
-    """
+    """Return the job that decodes images from a table."""
 
     def decode(decoder: Decoder) -> _FrameRun:
         watch = Watch(wanted, levels)

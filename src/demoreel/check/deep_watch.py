@@ -71,12 +71,7 @@ class Watched:
 
 
 class Watch:
-    """Measures frames; for one thread.
-
-    Args:
-        wanted: Frames whose appearance is noted.
-        levels: From which differences on pixels count.
-    """
+    """Measures frames; for one thread."""
 
     def __init__(self, wanted: Iterable[int] = (), levels: Levels = Levels()) -> None:  # noqa: B008
         self._wanted = frozenset(wanted)

@@ -96,9 +96,6 @@ class FingerprintRows:
     """Takes fingerprints while the rows pass by; see ``rows.RowCheck``.
 
     Leaves them as ``look.fingerprints``.
-
-    Args:
-        look: The dataset.
     """
 
     def __init__(self, look: Look) -> None:
@@ -340,11 +337,6 @@ def overlapping(
 
     A shingle that many own pairs each with the first and the next of them: the work grows with the
     shingles, not with their square, and copies still meet at the first.
-
-    Args:
-        shingles: Hashes.
-        owner: Whose each is.
-        owners: How many owners there are.
 
     Returns:
         The first of each pair, the second (the larger number), and ``min(1, shared / smaller)``.

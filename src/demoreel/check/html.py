@@ -54,12 +54,7 @@ _MOST_DIMENSIONS = 64
 
 
 def write_page(report: Report, path: str | os.PathLike[str]) -> None:
-    """Write a report as a page, in one step.
-
-    Raises:
-        ArgumentError: There is a folder at the path, or none to write into.
-        OSError: The disk is full or not writable.
-    """
+    """Write a report as a page, in one step."""
     target = Path(path)
     if target.is_dir() or not target.parent.is_dir():
         raise ArgumentError(

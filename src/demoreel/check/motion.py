@@ -66,11 +66,7 @@ class _PortionMotion:
 
 
 class Motion:
-    """Looks at movements while the rows pass by; see ``rows.RowCheck``.
-
-    Args:
-        look: The dataset.
-    """
+    """Looks at movements while the rows pass by; see ``rows.RowCheck``."""
 
     def __init__(self, look: Look) -> None:
         self._look = look

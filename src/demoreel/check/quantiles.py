@@ -18,11 +18,7 @@ _RANK = 0.05  # of the rows: a quantile that so few rows lie off from is right, 
 
 
 class Quantiles:
-    """Compares recorded quantiles with the data.
-
-    Args:
-        look: The dataset.
-    """
+    """Compares recorded quantiles with the data."""
 
     def __init__(self, look: Look) -> None:
         self._look = look

@@ -96,9 +96,6 @@ class Findings:
     """Collects the findings of one dataset; any thread may add.
 
     A defect may be everywhere. Of each code the first 200 findings are kept, the rest are counted.
-
-    Args:
-        dataset: The dataset's folder.
     """
 
     def __init__(self, dataset: str) -> None:
@@ -119,9 +116,6 @@ class Findings:
             count: How many places it stands for: episodes, files or features, not frames.
             command: A command that repairs it better than the code's own.
             **where: Fields of ``Where``; numpy's integers will do.
-
-        Raises:
-            KeyError: There is no such code.
         """
         kind = CODES[code]
         with self._lock:

@@ -87,12 +87,6 @@ def scan_rows(
     """Show every portion of every file to every check, then let the checks report.
 
     A check that raises is a finding, and sees no more rows; the others go on.
-
-    Args:
-        files: What decodes each file.
-        checks: The checks of rows.
-        threads: How many files to decode at once.
-        findings: Where checks that stopped are noted.
     """
     watched = [_Watched(check, findings) for check in checks]
 

@@ -55,10 +55,6 @@ def check_tables(look: Look, checks: Sequence[RowCheck]) -> None:
     """Check every table, and show all of its numbers to the checks of rows.
 
     Cost: decodes every number once: 2 million rows of 26 numbers a second on two cores.
-
-    Args:
-        look: The dataset.
-        checks: The other checks of rows.
     """
     if look.info is None or look.layout is None:
         for name in _data_files(look):  # all that can be told is whether files are whole

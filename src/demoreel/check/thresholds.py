@@ -122,11 +122,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
 
 
 def chosen(given: Mapping[str, float] | None) -> dict[str, float]:
-    """Return every threshold: the default, or what the user says.
-
-    Raises:
-        ArgumentError: There is no such threshold, or a value is not a number from 0 up.
-    """
+    """Return every threshold: the default, or what the user says."""
     values = {name: threshold.default for name, threshold in THRESHOLDS.items()}
     for name, value in (given or {}).items():
         if name not in values:

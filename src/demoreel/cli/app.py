@@ -87,12 +87,7 @@ def _demoreel(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; errors are printed, not raised.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C.
-        BrokenPipeError: The reader of the output has closed it.
-    """
+    """Run one command and return its exit code; errors are printed, not raised."""
     # Which way to fail must be known even where the arguments do not parse.
     as_json = "--json" in arguments
     debug = "--debug" in arguments or os.environ.get("DEMOREEL_DEBUG", "0") not in ("", "0")

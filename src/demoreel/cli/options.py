@@ -37,11 +37,7 @@ def name_of_place(place: str) -> str:
 
 
 def only_here(place: str, what: str) -> None:
-    """Refuse a remote dataset where only local files will do.
-
-    Raises:
-        ArgumentError: The dataset is remote.
-    """
+    """Refuse a remote dataset where only local files will do."""
     if is_uri(place):
         raise ArgumentError(
             f"{what} needs the dataset on this machine.",

@@ -29,9 +29,6 @@ def arguments_of(function: Callable[..., Any], line: Sequence[str]) -> dict[str,
     Args:
         function: A command, whose parameters are declared for typer.
         line: What stands behind the command's name.
-
-    Raises:
-        NotPlain: Typer must read the line.
     """
     declared = [
         _Declared(parameter) for parameter in inspect.signature(function).parameters.values()

@@ -71,18 +71,7 @@ def stats(
 
 
 def describe(reader: Reader, episode: int | None, path: str) -> dict[str, Any]:
-    """Return a dataset's statistics, or those of an episode, and which of them are approximate.
-
-    Args:
-        reader: The dataset.
-        episode: An ``episode_index``; None is all of them.
-        path: What to call it.
-
-    Raises:
-        OutOfRangeError: There is no such episode.
-        UnfinishedError: It waits to be encoded.
-        MetadataError: There are no statistics.
-    """
+    """Return a dataset's statistics, or those of an episode, and which of them are approximate."""
     from demoreel.layouts.beside import approximate_stats
     from demoreel.layouts.pending import PendingReader
     from demoreel.model import stats_to_json

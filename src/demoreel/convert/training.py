@@ -83,9 +83,6 @@ def measure_for_training(
 
     Returns:
         The source as it is, first; then the ways, those that read fastest first.
-
-    Raises:
-        ArgumentError: The dataset is remote, or has no camera in colour.
     """
     from demoreel.convert.run import convert
 

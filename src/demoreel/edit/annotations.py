@@ -45,16 +45,7 @@ def times_of(reader: Reader, position: int) -> np.ndarray:
 
 
 def read_annotations(raw: object, reader: Reader, *, where: object) -> dict[int, Labels]:
-    """Return what annotations say of a dataset's episodes, by their numbers.
-
-    Args:
-        raw: The parsed file.
-        reader: The dataset.
-        where: The file, for errors.
-
-    Raises:
-        ArgumentError: It is of another form, or speaks of episodes that the dataset does not have.
-    """
+    """Return what annotations say of a dataset's episodes, by their numbers."""
     episodes = raw.get("episodes") if isinstance(raw, Mapping) else None
     if not isinstance(raw, Mapping) or raw.get("version") != _VERSION:
         raise ArgumentError("Annotations cannot be read: they are not of version 2.", file=where)

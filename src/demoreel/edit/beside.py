@@ -50,11 +50,6 @@ def inherit_times(plan: Plan, path: Path, checks: Checks) -> None:
 
     Cost: reads the sources' capture times once; of clips that are parts of episodes, the episodes'
     numbers. Where there are none, no file is made.
-
-    Args:
-        plan: The plan.
-        path: The file to make.
-        checks: Of the rows that were written.
     """
     columns = clock_columns(plan.info.features)
     with BesideWriter(path, CAPTURE_TIMES) as writer:

@@ -72,12 +72,7 @@ class LanguageRow:
 
     @classmethod
     def from_json(cls, raw: object) -> LanguageRow:
-        """Check and read a row.
-
-        Raises:
-            TypeError: It is none, or a part of it has another type.
-            ValueError: It has what no row has.
-        """
+        """Check and read a row."""
         known = {"frame", "style", "content", "role", "camera", "tool_calls"}
         if not isinstance(raw, Mapping) or set(raw) - known:
             raise ValueError(f"a row of language is {str(raw)[:100]}")
@@ -134,13 +129,7 @@ class Labels:
 
     @classmethod
     def from_json(cls, raw: object) -> Labels:
-        """Check and read labels.
-
-        Raises:
-            KeyError: A row of language has no frame.
-            TypeError: They are none, or a part of them has another type.
-            ValueError: A part has another value than it may have.
-        """
+        """Check and read labels."""
         if not isinstance(raw, Mapping) or set(raw) - set(cls.__slots__):
             raise ValueError(f"labels are {str(raw)[:100]}")
         success, score, flag = (raw.get(name) for name in ("success", "score", "flag"))
@@ -376,11 +365,6 @@ def frames_of(clip: Clip, *, rate: float, fps: float) -> Frames:
 
     Frame ``k`` of the result shows second ``k / fps`` of the clip; no tick lies behind its last
     frame. A range where one rate is a multiple of the other.
-
-    Args:
-        clip: The clip.
-        rate: Its source's frames per second.
-        fps: The result's.
     """
     ratio = exact_rate(rate) / exact_rate(fps)
     if ratio.denominator == 1:

@@ -109,12 +109,7 @@ def _pinned_version(dataset: Dataset) -> int | None:
 
 
 def load(path: PathLike) -> Cut:
-    """Read a cut list from a JSON file.
-
-    Raises:
-        ArgumentError: It is not a cut list.
-        DatasetNotFoundError: There is no such file.
-    """
+    """Read a cut list from a JSON file."""
     return Cut(CutList.from_json(read_json(Path(path)), where=os.fspath(path)))
 
 

@@ -162,12 +162,7 @@ def settings_beside(settings: VideoSettings, video: Video) -> VideoSettings | No
 
 
 def joined_header(description: Description, made: PacketRun) -> Description:
-    """Return the header of a file that gets packets encoded with ``settings_beside``, too.
-
-    Args:
-        description: The file's header, so far.
-        made: What was encoded.
-    """
+    """Return the header of a file that gets packets encoded with ``settings_beside``, too."""
     own = read_description(made.video.file, name=made.video.name)
     if own is None:
         raise VideoError("What was encoded cannot be read again.", file=made.video.name)

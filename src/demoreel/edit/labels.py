@@ -47,11 +47,7 @@ def with_labels(
     clips: Sequence[Clip],
     views: Sequence[View],
 ) -> tuple[dict[str, Feature], dict[str, Feature]]:
-    """Return a result's features and those that some source lacks, with those that labels need.
-
-    Raises:
-        ArgumentError: A feature has the name of one of these, and is something else.
-    """
+    """Return a result's features and those that some source lacks, with those that labels need."""
     found, lacking = dict(features), dict(missing)
     keys = set().union(*(labelled_keys(clip.labels) for clip in clips))
     unknown = any(
@@ -139,13 +135,7 @@ def episode_times(stored: Column | None, begin: int, end: int, reader: Reader) -
 
 
 def refuse_outside(clips: Sequence[Clip], lengths: Sequence[int], cameras: Sequence[str]) -> None:
-    """Refuse language rows at frames that an episode does not have, or of cameras that are none.
-
-    Args:
-        clips: The clips.
-        lengths: The length of each one's episode.
-        cameras: The result's cameras.
-    """
+    """Refuse language rows at frames that an episode does not have, or of cameras that are none."""
     for clip, length in zip(clips, lengths, strict=True):
         if clip.labels is None:
             continue

@@ -222,10 +222,6 @@ def commit(target: str | os.PathLike[str], *, verification: Verify = "ends") -> 
     Args:
         target: The folder that the shards were given; what they were to write lies beside it.
         verification: What is read back and compared before the target appears.
-
-    Raises:
-        ArgumentError: No shard has begun, or some tasks are not done yet; what is there stays.
-        ConversionError: The result is not what the sources hold.
     """
     place = Target(Path(target), verification)
     cutlist, form = _ordered(place.folder)

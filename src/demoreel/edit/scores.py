@@ -56,11 +56,7 @@ class ScoreFile:
 
 
 def read_scores(reader: Reader, name: str) -> ScoreFile | None:
-    """Return a score file whose rows speak of a dataset's frames or episodes; None if they do not.
-
-    Raises:
-        DemoreelError: It is damaged, or too large.
-    """
+    """Return a score file whose rows name frames or episodes of a dataset; None if they do not."""
     with open_parquet(reader.meta.parent / name) as parquet:  # of an older version: what is kept
         columns = set(parquet.schema_arrow.names)
         if not columns & {INDEX, EPISODE}:

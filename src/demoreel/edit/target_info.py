@@ -317,13 +317,7 @@ def split_places(
 def split_column(
     places: Mapping[str, np.ndarray], splits: Mapping[str, Any], episodes: int
 ) -> list[str | None] | None:
-    """Return the split of each episode, where ranges of the result do not say all of it.
-
-    Args:
-        places: The episodes of each split.
-        splits: The result's splits.
-        episodes: How many it has.
-    """
+    """Return the split of each episode, where ranges of the result do not say all of it."""
     ranges = {name: _range_of(splits.get(name, "")) for name in places}
     if all(
         one is not None and np.array_equal(places[name], np.arange(one.start, one.stop))

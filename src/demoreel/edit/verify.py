@@ -160,14 +160,6 @@ def verify_items(
 
     Cost: reads every row and every packet of both, and decodes a few frames; a sample reads those
     of a few episodes, and the ends of whole videos.
-
-    Args:
-        plan: The plan.
-        dataset: What was written.
-        watch: Hears what was compared.
-        pool: Threads.
-        written: Tasks that have compared what they copied.
-        full: Whether to compare everything.
     """
     try:
         return _Comparison(plan, open_reader(dataset), watch).verify(pool, written, full=full)

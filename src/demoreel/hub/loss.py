@@ -157,9 +157,6 @@ def _dataset_there(
     """Yield the dataset on the Hub, of which only the metadata are here, and its folder.
 
     There is no reader where it has no episodes.
-
-    Raises:
-        DemoreelError: Its metadata cannot be read.
     """
     names = [
         name
@@ -240,11 +237,7 @@ class DescribedEpisodes:
 
 
 def described(reader: Reader) -> DescribedEpisodes:
-    """Return a dataset's episodes as its metadata describe them.
-
-    Raises:
-        MetadataError: They cannot be read.
-    """
+    """Return a dataset's episodes as its metadata describe them."""
     said = _statistics(reader, _numeric(reader))
     return DescribedEpisodes(
         reader,

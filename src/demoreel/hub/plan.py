@@ -65,10 +65,6 @@ def dataset_files(root: Path, layout: str) -> list[FileToPush]:
     """Return the files of a dataset that are to be published, in the order of their names.
 
     Cost: a stat for each file; of Lance tables, their newest manifest. No content is read.
-
-    Args:
-        root: The dataset's folder.
-        layout: Its layout.
     """
     refuse_links_out(root)
     names = list(_below(root, "meta"))

@@ -206,11 +206,6 @@ def as_if_pulled(folder: Path, repo_id: str, files: Mapping[str, HubFile]) -> Pu
     It was pushed from here, perhaps: updating it then loses nothing.
 
     Cost: reads the files, unless one has a name or a size that the commit does not have.
-
-    Args:
-        folder: The dataset's folder.
-        repo_id: The repository.
-        files: The commit's files.
     """
     here = list(_visible_files(folder))
     sizes = {name: (folder / name).stat().st_size for name in here}
@@ -322,11 +317,7 @@ def _changed(path: Path) -> int:
 
 
 class CheckSums:
-    """Check sums of a dataset's files, remembered for as long as the files do not change.
-
-    Args:
-        root: The dataset's folder.
-    """
+    """Check sums of a dataset's files, remembered for as long as the files do not change."""
 
     def __init__(self, root: Path) -> None:
         self._path = _home() / f"sums-{_digest(os.path.realpath(root))}.json"

@@ -97,10 +97,6 @@ class BesideWriter:
     """Writes a file of one kind, some rows at a time; use it as a context manager.
 
     Where nothing is added, no file is made.
-
-    Args:
-        path: The file to make.
-        kind: Its kind.
     """
 
     def __init__(self, path: Path, kind: Beside) -> None:
@@ -181,9 +177,6 @@ def noted(meta: Path) -> Approximate | None:
     """Return which statistics are approximate; None where nothing is known.
 
     Cost: reads the file of statistics.
-
-    Args:
-        meta: The folder of metadata.
     """
     stats = next((meta / name for name in _STATS if (meta / name).is_file()), None)
     if stats is None or not (meta / NOTE).is_file():
@@ -205,11 +198,6 @@ def approximate_stats(meta: Path, features: Mapping[str, Feature], stats: Stats)
     Where nothing is known, because another program wrote them, these are: quantiles of numbers,
     which are combined from those of episodes there, and all of frames, of which some are looked
     at.
-
-    Args:
-        meta: The folder of metadata.
-        features: The dataset's features.
-        stats: Its statistics.
     """
     known = noted(meta)
     if known is not None:
@@ -295,9 +283,6 @@ class HistogramWriter(BesideWriter):
     """Writes a file of histograms, some at a time; use it as a context manager.
 
     Takes about 1 to 3 kB on disk for each episode and camera of 8-bit frames.
-
-    Args:
-        path: The file to make.
     """
 
     def __init__(self, path: Path) -> None:

@@ -76,12 +76,7 @@ class CaptureTimes:
 
 
 def checks_of(features: Mapping[str, Feature], columns: Mapping[str, Any]) -> dict[str, int]:
-    """Return check sums of an episode's own columns of numbers.
-
-    Args:
-        features: The dataset's features.
-        columns: The columns.
-    """
+    """Return check sums of an episode's own columns of numbers."""
     found = {}
     for key in columns:
         feature = features.get(key)
@@ -137,10 +132,6 @@ def each_time(reader: Reader, positions: Collection[int]) -> Iterator[tuple[int,
 
     Cost: reads the files beside the metadata once, and the numbers of those episodes; memory for
     some episodes.
-
-    Args:
-        reader: The dataset.
-        positions: Where the episodes stand in it.
     """
     seen = set()
     for position, stated in in_columns(reader, positions):

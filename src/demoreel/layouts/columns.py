@@ -48,11 +48,6 @@ def read_numbers(array: pa.Array, feature: Feature, *, where: str) -> np.ndarray
 
     Values may be stored in another type if the declared one holds each of them: as for lerobot,
     whole numbers may be stored as floats, which pandas makes of a column that once lacked a value.
-
-    Args:
-        array: The column.
-        feature: What ``info.json`` says of it.
-        where: The table, for errors.
     """
     rows = len(array)
     values, shape_known = _flattened(_storage(array))
@@ -198,12 +193,7 @@ def arrow_type(feature: Feature) -> pa.DataType:
 
 
 def rows_at_once(features: Iterable[Feature], most: int) -> int:
-    """Return how many rows are worked on together: fewer where their numbers are many.
-
-    Args:
-        features: The dataset's features.
-        most: As many at most.
-    """
+    """Return how many rows are worked on together: fewer where their numbers are many."""
     numbers = (f for f in features if f.is_numeric)
     width = sum(math.prod(f.shape) * f.numpy_dtype.itemsize for f in numbers)
     return max(1, min(most, _BYTES_AT_ONCE // max(1, width)))

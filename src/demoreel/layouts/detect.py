@@ -48,15 +48,6 @@ def open_reader(
             store, the table of rows.
         pending: Whether saved episodes that wait for their encoders are part of it. They are of no
             version that is named. Writers, which commit them, leave them out.
-
-    Raises:
-        DatasetNotFoundError: The folder is not there, or holds no dataset.
-        UnfinishedError: A writer died in the middle of a commit.
-        UnsupportedVersionError: Its version or layout is not readable.
-        MetadataError: Its metadata are broken, or it has no episodes.
-        ArgumentError: There is no such version or tag, or the layout has none.
-        TableError: A table in an object store does not open.
-        ShortageError: The process may open no more files, or start no more threads.
     """
     if version is not None and tag is not None:
         raise ArgumentError("version= and tag= both name a version.", hint="give one of them")

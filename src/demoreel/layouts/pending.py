@@ -122,12 +122,7 @@ def finish_command(root: Path) -> str:
 
 
 def refuse_waiting(root: Path, doing: str) -> None:
-    """Refuse to go on where saved episodes wait: what is made would silently lack them.
-
-    Args:
-        root: The dataset's folder.
-        doing: What is refused, e.g. ``cut``.
-    """
+    """Refuse to go on where saved episodes wait: what is made would silently lack them."""
     waiting = len(persisted_folders(root))
     if waiting:
         raise UnfinishedError(

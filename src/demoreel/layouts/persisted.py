@@ -545,12 +545,7 @@ def _values(array: pa.Array, feature: Feature, where: str) -> Any:
 
 
 class PersistedEpisode:
-    """A persisted episode, checked against the dataset that it belongs to.
-
-    Args:
-        folder: Its folder.
-        info: What the dataset is.
-    """
+    """A persisted episode, checked against the dataset that it belongs to."""
 
     def __init__(self, folder: Path, info: Info) -> None:
         self.manifest = read_manifest(folder)

@@ -39,11 +39,7 @@ def episode_folder(workdir: Path, episode: int) -> Path:
 
 
 def episode_folders(workdir: Path) -> list[Path]:
-    """The folders of the episodes that are there, oldest first.
-
-    Raises:
-        OSError: The folder cannot be listed, which is not the same as empty.
-    """
+    """The folders of the episodes that are there, oldest first."""
     try:
         names = os.listdir(workdir)  # a glob would keep quiet about what may not be read
     except (FileNotFoundError, NotADirectoryError):
@@ -64,21 +60,13 @@ def persisted_folders(root: Path) -> list[Path]:
 
 
 def unsaved(workdir: Path) -> list[Path]:
-    """What is left of trials of encoders, and the folders of episodes that were not saved.
-
-    Raises:
-        OSError: The disk does not say which were.
-    """
+    """What is left of trials of encoders, and the folders of episodes that were not saved."""
     folders = [path for path in episode_folders(workdir) if path.is_dir() and not path.is_symlink()]
     return [*sorted(workdir.glob(".trial-*.mp4")), *(p for p in folders if not is_persisted(p))]
 
 
 def is_persisted(folder: Path) -> bool:
-    """Whether a folder has a manifest, or may have one that this user may not see.
-
-    Raises:
-        OSError: The disk does not say.
-    """
+    """Whether a folder has a manifest, or may have one that this user may not see."""
     try:
         os.lstat(folder / MANIFEST)
     except PermissionError:

@@ -217,12 +217,6 @@ def _refuse_bombs(
 
     Of tables in a store, columns of plain numbers are not looked at: a page of them is as long as
     its rows, and page headers would be a request each.
-
-    Args:
-        reader: The dataset.
-        names: Its tables.
-        features: The columns.
-        nested: Whether lists are among them.
     """
     held = 0
     for name in names:

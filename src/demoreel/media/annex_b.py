@@ -17,11 +17,7 @@ _AV1_HEADER = 4  # bytes of av1C before its OBUs
 
 
 def stream_header(codec: Codec, name: str) -> bytes:
-    """Return what a decoder is given before a keyframe: parameter sets, or AV1's sequence header.
-
-    Raises:
-        VideoError: The codec's header is cut off.
-    """
+    """Return what a decoder gets before a keyframe: parameter sets, or AV1's sequence header."""
     header = codec.extradata or b""
     if codec.name == "libdav1d":
         return header[_AV1_HEADER:] if header[:1] == b"\x81" else header
@@ -34,11 +30,7 @@ def stream_header(codec: Codec, name: str) -> bytes:
 
 
 def stream_packet(codec: Codec, packet: bytes, name: str) -> bytes:
-    """Return a packet with start codes in the place of lengths.
-
-    Raises:
-        VideoError: A unit's length reaches past the packet's end.
-    """
+    """Return a packet with start codes in the place of lengths."""
     if not _has_lengths(codec):
         return packet
     header = codec.extradata or b""

@@ -120,10 +120,6 @@ def audio_packets(spans: Sequence[AudioSpan], *, seconds: float) -> AudioPackets
     """Return the packets that make a result's audio; None if there is none.
 
     Cost: reads the tables of packets of the videos.
-
-    Args:
-        spans: What goes where, in order.
-        seconds: How long the result is.
     """
     found = _Gathered()
     for span in _joined(spans):

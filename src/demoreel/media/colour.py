@@ -65,11 +65,7 @@ class NoDirectSwscaleError(Exception):
 
 
 class DirectSwscale:
-    """Converts frames of one kind into RGB planes. Not for two threads at once.
-
-    Args:
-        kind: The kind.
-    """
+    """Converts frames of one kind into RGB planes. Not for two threads at once."""
 
     def __init__(self, kind: Kind) -> None:
         swscale, formats = _libraries()

@@ -88,11 +88,6 @@ class Decoder:
         """Yield (frame number, frame) for every wanted frame, in presentation order.
 
         Cost: one read of the span's bytes, one decode of each packet in it.
-
-        Raises:
-            VideoError: Bytes are missing, or the codec finds them damaged, or a wanted frame
-                does not come out. Damage to any packet of the span counts, as others lean on
-                it; where B-frames reorder it may be found after frames have been yielded.
         """
         wanted = set(span.frames)
         start = span.start
@@ -167,11 +162,7 @@ def _decode(
 
 
 def packet_bytes(span: GopSpan | Video, packets: np.ndarray) -> list[bytes]:
-    """Return the bytes of packets: out of one read, unless much else lies between them.
-
-    Raises:
-        VideoError: The video is cut off before their end.
-    """
+    """Return the bytes of packets: out of one read, unless much else lies between them."""
     offsets = span.index.offset[packets].tolist()
     sizes = span.index.size[packets].tolist()
     begin = min(offsets)
@@ -463,10 +454,6 @@ def begins_anew(video: Video | GopSpan, packet: int) -> bool:
     then takes frames before and after the seam for one another.)
 
     Cost: one read of the packet's head; none for most codecs.
-
-    Args:
-        video: The video.
-        packet: A keyframe.
     """
     name, index = video.index.codec.name, video.index
     if name not in _LENGTH_SIZE_AT:

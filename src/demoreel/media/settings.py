@@ -375,9 +375,6 @@ def codec_named(name: str) -> tuple[Codec, str | None]:
 
     Args:
         name: A codec's name, or that of one of FFmpeg's encoders.
-
-    Raises:
-        ArgumentError: There is no such codec or encoder.
     """
     for codec, encoder in ENCODERS.items():
         if name in (codec, encoder):

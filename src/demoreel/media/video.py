@@ -288,13 +288,7 @@ def open_video(path: str | Path) -> Video:
 
 
 def index_video(file: StoredFile, name: str, *, stored: Stored | None = None) -> Video:
-    """Index a video; a second call for the same bytes costs nothing.
-
-    Args:
-        file: The video's bytes.
-        name: Its path, or what stands for one.
-        stored: Asked before the video is searched.
-    """
+    """Index a video; a second call for the same bytes costs nothing."""
     index = _indices.get((name, file.identity), lambda: _make_index(file, name, stored))
     return Video(name, file, index)
 
@@ -317,11 +311,7 @@ def _make_index(file: StoredFile, name: str, stored: Stored | None) -> tuple[Pac
 
 
 class Videos:
-    """The videos of a dataset's folder.
-
-    Args:
-        folder: The dataset's folder.
-    """
+    """The videos of a dataset's folder."""
 
     def __init__(self, folder: DatasetFolder) -> None:
         self._folder = folder

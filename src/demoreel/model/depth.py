@@ -75,9 +75,6 @@ def unit_of(dtype: np.dtype[Any]) -> DepthUnit:
 def whole_millimetres(metres: np.ndarray) -> np.ndarray:
     """Return depths in whole millimetres, for counting; what is not finite is left out.
 
-    Args:
-        metres: Floats of any shape.
-
     Returns:
         1 x n of uint16; what 16 bits do not hold goes to their nearest end.
     """
@@ -97,9 +94,6 @@ def encode_depth(depth: np.ndarray, code: DepthCode) -> np.ndarray:
 
     Returns:
         uint16 codes 0..4095, of the same shape.
-
-    Raises:
-        ArgumentError: The array holds neither integers nor floats, or the code has no logarithm.
     """
     if depth.dtype.kind not in "iuf":
         raise ArgumentError(
@@ -134,9 +128,6 @@ def depth_table(code: DepthCode, *, unit: DepthUnit = "mm") -> np.ndarray:
 
     Returns:
         4096 float32 values, read-only, shared between calls.
-
-    Raises:
-        ArgumentError: The unit is unknown, or the code has no logarithm.
     """
     if unit not in ("mm", "m"):
         raise ArgumentError(f"unit must be 'mm' or 'm', not {unit!r}.")

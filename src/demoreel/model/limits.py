@@ -78,11 +78,7 @@ _SHIFT = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def limit(name: Name) -> int:
-    """Return a limit as it stands now.
-
-    Raises:
-        ArgumentError: The environment variable is no positive whole number (``2GiB`` is 2**31).
-    """
+    """Return a limit as it stands now."""
     text = os.environ.get(PREFIX + name)
     if text is None:
         return DEFAULTS[name]
@@ -106,9 +102,6 @@ def refuse_above(
         what: What has that size; the number follows, e.g. ``"The column 'note' unfolds to"``.
         kind: The class of the error.
         **where: Where it is, for the error.
-
-    Raises:
-        DemoreelError: It is above; of the given class, with ``where["limit"]``.
     """
     if value > limit(name):
         raise exceeded(name, f"{what} {value:,}", kind, **where)

@@ -86,10 +86,6 @@ def check_numbers(
         rows: Whether the first axis counts frames, so that an error can name one.
         whole_floats: Take whole numbers that come as floats for integers and booleans, too.
         **where: Where they come from, for errors.
-
-    Raises:
-        ArgumentError: They are no numbers, of a kind that the dtype does not hold, or one of them
-            is not in its range.
     """
     wanted, kind = feature.numpy_dtype, values.dtype.kind
     if kind not in "biuf" or not (_kind_fits(kind, wanted.kind) or whole_floats):

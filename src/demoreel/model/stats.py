@@ -84,9 +84,6 @@ def combine_stats(parts: Sequence[Stats], *, quantiles: bool = False) -> Stats |
         parts: Statistics of episodes or datasets.
         quantiles: Whether to average all other statistics, weighted by count: LeRobot's rule, and
             not exact. Otherwise they are left out.
-
-    Raises:
-        MetadataError: The parts' arrays differ in shape, or count no frames.
     """
     if not parts:
         return None

@@ -26,12 +26,6 @@ class PathTemplate:
         fields: Names that may appear in braces; anything else is refused.
         where: What to call the template in an error, e.g. ``data_path``.
         file: The file it came from, for errors.
-
-    Raises:
-        UnsafePathError: The template is absolute, climbs with ``..``, uses attribute or
-            item access, or a conversion.
-        MetadataError: It is merely wrong: it has a field that is not in ``fields``, or its braces
-            do not match. Its ``code`` is ``template-wrong``.
     """
 
     __slots__ = ("fields", "file", "text", "where")
@@ -83,11 +77,7 @@ class PathTemplate:
         )
 
     def format(self, **values: int | str) -> str:
-        """Return the path for these values.
-
-        Raises:
-            UnsafePathError: A value (a camera key, say) would leave the dataset's folder.
-        """
+        """Return the path for these values."""
         return _formatted(self, tuple(values.items()))
 
     def __repr__(self) -> str:

@@ -63,12 +63,7 @@ class Prepared:
     def packets(
         self, is_decoded: Callable[[FrameForm], bool], allocate: Allocate
     ) -> EncodedFrames | Prepared:
-        """Return the packets of the images, or these images where the device cannot decode them.
-
-        Args:
-            is_decoded: Whether the device decodes such frames.
-            allocate: Makes the memory of the packets.
-        """
+        """Return the packets of the images, or these images where the device cannot decode them."""
         jobs = list(self._jobs)
         videos = [job for job in jobs if isinstance(job, _VideoImages)]
         if len(videos) == len(jobs) and jobs and self.shape[1] == 3:

@@ -187,12 +187,7 @@ def _digest_of(columns: Mapping[str, Column]) -> str:
 
 
 def refuse_other(before: Reader, now: Reader) -> None:
-    """Refuse to go on in a dataset that is not the one that was opened, or grown from it.
-
-    Args:
-        before: The dataset as it was opened.
-        now: The dataset as it lies there now.
-    """
+    """Refuse to go on in a dataset that is not the one that was opened, or grown from it."""
     if before.state is not None and not before.state.is_same_folder():
         raise _changed(before, "another folder has taken its place")
     refuse_unknown(now, known_of(before))

@@ -74,9 +74,6 @@ def in_order(
         room: When the buffer is full, in the unit of ``size``. It may hold one thing of each
             thread more. None is never: for jobs that make one thing.
         size: How much room a thing takes.
-
-    Raises:
-        BaseException: The first error of a job, as soon as it happens.
     """
     buffer = ReorderBuffer(lanes, room=room, size=size)
     own = threading.local()
@@ -171,12 +168,7 @@ class ReorderBuffer(Generic[Lane, T]):
             self._changed.notify_all()
 
     def take(self, most: int, *, drawn: bool) -> dict[Lane, list[T]] | None:
-        """Wait for a portion; None is the end, an empty one that more jobs can be begun.
-
-        Args:
-            most: How many things of each lane.
-            drawn: Whether there are no more jobs.
-        """
+        """Wait for a portion; None is the end, an empty one that more jobs can be begun."""
         lanes = self._lanes
         with self._changed:
             begun = self.begun

@@ -76,11 +76,7 @@ class Interleave:
         ]
 
     def at(self, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the part that each step draws from, and how often it was drawn before.
-
-        Args:
-            steps: Whole numbers from 0.
-        """
+        """Return the part that each step draws from, and how often it was drawn before."""
         parts = np.empty(len(steps), np.int64)
         before = np.empty(len(steps), np.int64)
         cycles, places = np.divmod(steps, self.cycle)
@@ -275,14 +271,7 @@ def weights_of(
     weights: Weights | None,
     temperature: float | None,
 ) -> tuple[list[int], int]:
-    """Return how often each part is drawn, in whole numbers, and the samples of an epoch.
-
-    Args:
-        asked: The parts.
-        sizes: Samples of each.
-        weights: As for ``MixtureReader``.
-        temperature: Likewise.
-    """
+    """Return how often each part is drawn, in whole numbers, and the samples of an epoch."""
     total = sum(sizes)
     if asked[0].probability is not None:
         shares = [_share(part.probability, "probability") for part in asked]

@@ -70,10 +70,6 @@ class MixtureReader:
         image_size: (height, width) to scale images to.
         depth_unit: Unit of depth images.
         decode_threads: How many decode.
-
-    Raises:
-        ArgumentError: Parts cannot be reconciled (all reasons are listed), or kinds of weights are
-            mixed.
     """
 
     def __init__(
@@ -281,9 +277,6 @@ class MixtureReader:
             parts: The part of each sample.
             samples: Which of the part's samples.
             allocate: Makes the arrays that images are decoded into.
-
-        Raises:
-            DemoreelError: A sample cannot be read; names its dataset, episode and frame.
         """
         groups = [
             (self.parts[number], np.flatnonzero(parts == number))

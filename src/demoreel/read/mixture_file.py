@@ -44,10 +44,6 @@ def mixture_arguments(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Args:
         path: A YAML or JSON file. ``episodes: 0:80`` is short for the episodes 0 to 79.
-
-    Raises:
-        DatasetNotFoundError: There is no such file.
-        ArgumentError: It cannot be read, or has a key that is no argument.
     """
     file = Path(path)
     raw = _parsed(file)

@@ -178,9 +178,6 @@ def encoded_frames(
 
     Returns:
         None where the device does not decode one of them: the CPU then decodes all.
-
-    Raises:
-        VideoError: Bytes are missing, or a packet is damaged.
     """
     forms: dict[FrameForm, int] = {}
     found: list[SpanPackets] = []
@@ -224,9 +221,6 @@ def form_of(span: GopSpan) -> FrameForm:
     """Return what a span's frames are, as the codec says.
 
     Cost: the CPU decodes one frame, once for each codec's header.
-
-    Raises:
-        VideoError: It does not decode.
     """
     codec = span.index.codec_at(span.start)
 

@@ -92,11 +92,6 @@ def without_episodes(
     """Return the episodes of a list, or of all, that are not excluded; None if that is all.
 
     As lerobot's ``exclude_episodes``: the order stays, and what is not there is not missed.
-
-    Args:
-        episodes: The list; None is all.
-        excluded: Those to leave out.
-        total: How many episodes the dataset has.
     """
     gone = set(excluded or ())
     if not gone:
@@ -107,18 +102,7 @@ def without_episodes(
 
 
 class OpenPart:
-    """A part that is open: what it has, and how its samples are read.
-
-    Args:
-        part: What was asked for.
-        number: Its place in the mixture.
-        image_size: (height, width) to scale images to.
-        depth_unit: Unit of depth images.
-        decode_threads: How many decode.
-
-    Raises:
-        ArgumentError: It asks for something that the dataset does not have.
-    """
+    """A part that is open: what it has, and how its samples are read."""
 
     def __init__(
         self,

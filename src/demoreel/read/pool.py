@@ -51,11 +51,7 @@ class _Slot:
 
 
 class SpanPool:
-    """Spans of a dataset's images, each decoded once.
-
-    Args:
-        threads: How many decode and copy; see ``DecodePool``.
-    """
+    """Spans of a dataset's images, each decoded once."""
 
     def __init__(self, threads: int | None) -> None:
         self._decoders = DecodePool(threads)
@@ -97,9 +93,6 @@ class SpanPool:
             windows: Of the samples.
             allocate: Makes the arrays.
             meanwhile: What is done once, while threads decode or copy.
-
-        Raises:
-            VideoError, PictureError, ...: An image of one of the spans cannot be decoded.
         """
         with self._lock:
             found: dict[str, np.ndarray] = {}

@@ -84,9 +84,6 @@ def pool_form(dataset: Dataset, budget: int | str, *, pools: int = 1) -> PoolFor
         dataset: With its cameras, windows and ``image_size``.
         budget: Bytes, or words as ``"4GB"``, for all pools of this machine together.
         pools: How many pools (of workers) share it.
-
-    Raises:
-        ArgumentError: The budget does not hold one sample for each pool.
     """
     each = size_in_bytes(budget) // max(1, pools)
     longest = int(dataset.episodes.length.max(initial=1))

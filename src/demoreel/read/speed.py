@@ -173,19 +173,7 @@ def measure_reuse(
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> ReuseSpeed:
-    """Load batches from a pool of decoded spans, and random ones without, in turns.
-
-    Args:
-        root: The dataset's folder.
-        budget: Memory for decoded images, as for ``reuse=``.
-        window: As for ``measure_speed``, as are all others.
-        cameras: Likewise.
-        batch_size: Likewise.
-        seconds: Likewise; filling the pool comes on top.
-        threads: Likewise.
-        seed: Likewise.
-        progress: Likewise.
-    """
+    """Load batches from a pool of decoded spans, and random ones without, in turns."""
     _refuse_nonsense(window=window, batch_size=batch_size, seconds=seconds)
     pooled, plain = (_opened(root, window, cameras, threads) for _ in range(2))
     form = pool_form(pooled, budget)

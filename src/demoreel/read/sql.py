@@ -51,11 +51,6 @@ def query(reader: Reader, positions: np.ndarray, text: str) -> pa.Table:
     """Answer a query about the episodes at these positions.
 
     Cost: reads the columns that the query names, and holds the answer in memory.
-
-    Args:
-        reader: The dataset.
-        positions: The episodes whose rows the query sees.
-        text: One SELECT in DuckDB's SQL, over ``TABLES``.
     """
     refused: list[DemoreelError] = []
     with _database(reader, refused) as database:

@@ -92,12 +92,7 @@ class CaptureClock:
 
 
 def timing(captured: np.ndarray, *, fps: float) -> dict[str, Any]:
-    """Return what an episode's capture times say, as fields of ``EpisodeReport``.
-
-    Args:
-        captured: Nanoseconds, one a row.
-        fps: The nominal rate.
-    """
+    """Return what an episode's capture times say, as fields of ``EpisodeReport``."""
     steps = np.diff(captured).astype(np.float64) / _NANOSECONDS
     if len(steps) == 0:
         return {"seconds": 0.0, "fps": None, "jitter_ms_p50": 0.0, "jitter_ms_p99": 0.0}

@@ -59,10 +59,6 @@ class Committer:
     """Commits episodes, and keeps the statistics of them all.
 
     For one thread at a time.
-
-    Args:
-        appender: The dataset.
-        root: Its folder.
     """
 
     def __init__(self, appender: Appender, *, root: Path) -> None:
@@ -297,9 +293,6 @@ class BackgroundMerger:
     The thread only waits and commits; the copying is done in another process.
 
     A step that fails costs nothing but the merging: episodes are safe in their small files.
-
-    Args:
-        appender: The dataset.
     """
 
     def __init__(self, appender: Appender) -> None:
@@ -371,12 +364,7 @@ class Totals:
     def with_frames(
         self, counted: Mapping[str, LevelCounts], features: Mapping[str, Feature]
     ) -> tuple[Stats, Stats]:
-        """Return the statistics of the cameras: of one more episode, and of all with it.
-
-        Args:
-            counted: The episode's counts.
-            features: The dataset's features.
-        """
+        """Return the statistics of the cameras: of one more episode, and of all with it."""
         if self._counted is None:
             found = cameras_stats({key: [counts] for key, counts in counted.items()}, features)
             stats = {key: kinds for key, (kinds,) in found.items()}

@@ -93,9 +93,6 @@ def run_loop(
         events: Checked every turn: ``exit_early`` ends the episode and is set back,
             ``rerecord_episode`` and ``stop_recording`` end it too and are left for the caller.
         on_frame: Called after each turn with the number of turns so far.
-
-    Raises:
-        ArgumentError: There is no rate, or the frame does not fit the dataset.
     """
     rate = fps if fps is not None else (recorder.info.fps if recorder is not None else None)
     if rate is None or not rate > 0:
@@ -201,9 +198,6 @@ def features_of(robot: Any, *, use_videos: bool = True) -> dict[str, dict[str, A
         robot: Has ``observation_features`` and ``action_features``: names to ``float`` (a joint) or
             to (height, width, channels) (a camera).
         use_videos: Store cameras as videos; else as images.
-
-    Raises:
-        ArgumentError: The robot does not describe itself.
     """
     try:
         seen, done = dict(robot.observation_features), dict(robot.action_features)

@@ -217,12 +217,7 @@ def resume(
 
 
 def folder_for_new(root: PathLike) -> Path:
-    """Return the folder of a dataset that is to be recorded.
-
-    Raises:
-        ArgumentError: It is remote.
-        TargetExistsError: There is something.
-    """
+    """Return the folder of a dataset that is to be recorded."""
     target = _folder(root)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TargetExistsError(
@@ -234,12 +229,7 @@ def folder_for_new(root: PathLike) -> Path:
 
 
 def folder_to_resume(root: PathLike) -> Path:
-    """Return the folder of a dataset that episodes are to be appended to.
-
-    Raises:
-        ArgumentError: It is remote.
-        DatasetNotFoundError: There is none.
-    """
+    """Return the folder of a dataset that episodes are to be appended to."""
     target = _folder(root)
     require_dataset(target)
     return target

@@ -17,11 +17,7 @@ _SHOWN = 3
 
 
 def refuse_pointers(root: Path, files: Mapping[str, int]) -> None:
-    """Refuse a dataset of which Git has fetched pointers instead of files.
-
-    Raises:
-        RepairError: Files are pointers of Git LFS.
-    """
+    """Refuse a dataset of which Git has fetched pointers instead of files."""
     pointers = [name for name, size in files.items() if is_pointer_file(root / name, size)]
     tables = (path for path in root.glob("*.lance/**/*") if path.is_file())
     pointers += [str(path.relative_to(root)) for path in tables if is_pointer_file(path)]
@@ -39,11 +35,6 @@ def absent_files(look: Look, left_out: Collection[str], *, is_v2: bool) -> list[
     """Return the tables and videos that the metadata name and that lie nowhere in the folder.
 
     A file that lies in another folder is there: it is found by its own name.
-
-    Args:
-        look: The dataset.
-        left_out: Cameras whose videos are not needed.
-        is_v2: Whether files have the names of v2.
     """
     if look.is_lance or look.info is None or look.episodes is None:
         return []
@@ -82,9 +73,6 @@ def refuse_absent_cameras(
         cameras: The cameras of which no video can be read.
         absent: Files that are not there.
         damaged: Videos that do not open, and why.
-
-    Raises:
-        RepairError: There are such cameras.
     """
     if not cameras:
         return
@@ -104,11 +92,7 @@ def refuse_absent_cameras(
 def refuse_losses(
     root: Path, lost: Sequence[Lost], episodes: int, absent: Sequence[str]
 ) -> NoReturn:
-    """Refuse to leave episodes out.
-
-    Raises:
-        RepairError: Always.
-    """
+    """Refuse to leave episodes out."""
     each = reasons(lost)
     why = "; ".join(each[:_SHOWN]) + ("; ..." if len(each) > _SHOWN else "")
     them = "the episode" if len(lost) == 1 else "the episodes"
@@ -122,11 +106,7 @@ def refuse_losses(
 
 
 def refuse_nothing(root: Path, lost: Sequence[Lost], absent: Sequence[str]) -> NoReturn:
-    """Say that no episode can be saved, or that there is none.
-
-    Raises:
-        RepairError: Always.
-    """
+    """Say that no episode can be saved, or that there is none."""
     if not lost and not absent:
         raise RepairError(
             "There is no episode in this folder, neither in its metadata nor in its tables.",

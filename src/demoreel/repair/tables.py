@@ -181,11 +181,6 @@ def number_by_name(
 
     A table that was copied in from another dataset has the numbers that it had there. One whose
     number another table has already gets the next that is free.
-
-    Args:
-        tables: The tables.
-        listed: The episodes that the metadata list.
-        chunks_size: Episodes in a folder.
     """
     several = [len(np.unique(table.numbers["episode_index"])) > 1 for table in tables]
     taken = {
@@ -429,9 +424,6 @@ class SameRows:
     """Tells whether spans of rows hold the same values, but for the numbers of rows and episodes.
 
     Cost: reads each span once that has the length of another.
-
-    Args:
-        tables: The tables.
     """
 
     def __init__(self, tables: Sequence[FoundTable]) -> None:

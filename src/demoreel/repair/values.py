@@ -56,11 +56,7 @@ def default_numbers(table: pa.Table, key: str) -> np.ndarray | None:
 
 
 def as_column(column: pa.ChunkedArray | pa.Array, feature: Feature, *, where: str) -> pa.Array:
-    """Return a column in the type that LeRobot writes for the feature.
-
-    Raises:
-        TableError: It holds something else.
-    """
+    """Return a column in the type that LeRobot writes for the feature."""
     kind, array = arrow_type(feature), _in_one(column)
     if array.type == kind:
         return array

@@ -143,11 +143,6 @@ def named_videos(
 
     Where a camera has no folder of its own, one of its last name is taken for it; where there is
     one camera, so are videos in none.
-
-    Args:
-        files: The files in a dataset's folder.
-        cameras: The cameras.
-        is_v2: Whether videos have the names of v2.
     """
     own, loose = set(cameras), dict[str, tuple[list[str], Place]]()
     found: dict[str, tuple[str, Place]] = {}

@@ -329,9 +329,6 @@ class Work:
             target: The folder to make.
             picture_stats: Whether to decode the images of cameras whose statistics are lost.
             report: Called with the share that is done.
-
-        Raises:
-            RepairError: An episode or a camera would be lost, and is not to be left out.
         """
         if not self.decision.kept:
             refuse_nothing(self._root, self.decision.lost, self._absent)

@@ -48,9 +48,6 @@ def progress_bar(what: str) -> Iterator[Show]:
 
     Before the first call, and for work that does not say how far it is, the bar moves without an
     end. Where stderr is no terminal, there is a line for each tenth.
-
-    Args:
-        what: What is being done.
     """
     if not can_redraw(sys.stderr):
         yield _Lines()

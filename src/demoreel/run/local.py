@@ -42,9 +42,6 @@ class LocalEngine:
         jobs: How many at a time. One is this process itself, with threads for tasks that copy.
         threads: How many a task may use to encode images; of this process, also how many copy, up
             to four.
-
-    Raises:
-        ArgumentError: ``jobs`` is not positive.
     """
 
     def __init__(self, jobs: int = 1, *, threads: int | None = None) -> None:
@@ -60,9 +57,6 @@ class LocalEngine:
         """Yield each task and its result as they end; raise what the first to fail raises.
 
         Another run may begin before all results are drawn.
-
-        Raises:
-            DemoreelError: A process was killed from outside.
         """
         if min(self.jobs, len(tasks)) < 2:
             # One more than works: one of them always waits for the disk.
@@ -187,9 +181,6 @@ class Workers:
 
     A thread for each hands it tasks and waits for the results. The threads have no reference to
     this object: it may be let go of, and dismissed by a finalizer.
-
-    Args:
-        most: How many there may be.
     """
 
     def __init__(self, most: int) -> None:

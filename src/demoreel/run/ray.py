@@ -20,9 +20,6 @@ class RayEngine:
     Args:
         address: Of a cluster to join (``auto``, ``ray://...``); None takes the one that this
             process is in, or starts one on this machine.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
     """
 
     def __init__(self, *, address: str | None = None) -> None:
@@ -30,11 +27,7 @@ class RayEngine:
         _import_ray()
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
-        """Yield each task and its result as they end.
-
-        Raises:
-            DemoreelError: A task fails, or its node was lost too often.
-        """
+        """Yield each task and its result as they end."""
         ray = _import_ray()
         if not ray.is_initialized():
             ray.init(address=self._address, log_to_driver=False, include_dashboard=False)

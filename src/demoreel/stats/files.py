@@ -92,13 +92,7 @@ def _tables(reader: Reader) -> list[Path]:
 
 
 def write_episode_columns(reader: Reader, new: New, columns: Mapping[str, pa.Array]) -> None:
-    """Write the files of v3.0's ``meta/episodes`` with these columns in the place of older ones.
-
-    Args:
-        reader: The dataset.
-        new: Announces a file.
-        columns: A value for each episode, by position.
-    """
+    """Write the files of v3.0's ``meta/episodes`` with these columns in the place of older ones."""
     paths = _tables(reader)
     columns = _of_types(columns, read_schema(paths[0]))
     order = {number: at for at, number in enumerate(reader.episodes.episode_index.tolist())}

@@ -64,9 +64,6 @@ def mixture_stats(mixture: MixtureReader) -> MixtureStats:
 
     Cost: reads the columns of numbers of all chosen frames, and sorts them several times; memory
     for one feature of all parts. No image is decoded.
-
-    Args:
-        mixture: The parts.
     """
     parts = mixture.parts
     together: dict[str, list[int]] = {}

@@ -123,15 +123,6 @@ def recompute(
         threads: How many decode; None is every core.
         dry_run: Find out what there is to do, and change nothing.
         report: Called with the share that is done.
-
-    Raises:
-        ArgumentError: There is nothing to do, or a link leads out of the dataset.
-        DatasetBusyError: Another process records to the dataset, or computes its statistics.
-        UnfinishedError: Saved episodes wait to be encoded.
-        TableError: A table is missing or damaged.
-        VideoError: A video is missing or damaged.
-        PictureError: An image does not decode.
-        DiskFullError: There is no room; the dataset is as it was.
     """
     if pictures not in get_args(Which):
         raise ArgumentError(f"pictures must be one of {', '.join(get_args(Which))}.")

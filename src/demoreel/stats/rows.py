@@ -159,10 +159,6 @@ def number_blocks(rows: DatasetRows, keys: Sequence[str]) -> Iterator[RowBlock]:
     """Yield these columns of all episodes, in order.
 
     Cost: reads each column once; memory for some 100,000 rows.
-
-    Args:
-        rows: The dataset's rows.
-        keys: Columns of numbers.
     """
     episodes, features = rows.reader.episodes, rows.reader.info.features
     start = episodes.start
@@ -234,11 +230,7 @@ class ParquetTables:
 
 
 class LanceTableRows:
-    """Rows that lie in a Lance table, in its newest version, as they were written.
-
-    Args:
-        table: The table's folder.
-    """
+    """Rows that lie in a Lance table, in its newest version, as they were written."""
 
     def __init__(self, table: Path) -> None:
         from demoreel.layouts.lance.tables import LanceTable

@@ -103,11 +103,7 @@ def for_one_command() -> Iterator[None]:
 
 
 class External:
-    """What a table may name outside itself; made where the table is, with what is allowed then.
-
-    Args:
-        table: Where the table lies.
-    """
+    """What a table may name outside itself; made where the table is, with what is allowed then."""
 
     def __init__(self, table: Where) -> None:
         known = _allowed()
@@ -165,13 +161,7 @@ def shown(uri: str) -> str:
 
 
 def remember_links(table: Path, folders: Iterable[str], *, made_in: Path) -> None:
-    """Note for this user that a table was linked to these folders, and may name files in them.
-
-    Args:
-        table: The table, where it will be read.
-        folders: The folders.
-        made_in: The table, where it is now.
-    """
+    """Note for this user that a table was linked to these folders, and may name files in them."""
     path, place = _links_file(), os.path.realpath(table)
     known = {name: note for name, note in _links().items() if os.path.isdir(name)}
     known.pop(place, None)

@@ -36,9 +36,6 @@ OWN_FOLDERS = {"meta", "data", "videos"}
 class DatasetFolder:
     """A folder on this disk; ``RemoteFolder`` is one of which only the metadata are copied here.
 
-    Args:
-        local: The folder with the metadata.
-
     Attributes:
         waits: Whether reads of its files wait for a server, so that they are best begun early.
         grows: Whether a recorder may add episodes while it is open; else it is a copied state.

@@ -47,11 +47,6 @@ def start_python(program: str, *arguments: str, **options: Any) -> subprocess.Po
     """Start Python on a program of demoreel's own, which imports nothing of the caller's script.
 
     Modules are found where this process finds them. Ctrl-C does nothing before the program says so.
-
-    Args:
-        program: What it runs.
-        arguments: The rest of its ``sys.argv``.
-        options: For ``subprocess.Popen``.
     """
     begin = "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     # Not by PYTHONPATH: there, a module beside the script could hide one that Python starts with.

@@ -100,14 +100,7 @@ def json_lines(
 
 
 def parse_json(data: bytes, *, where: object, pairs: Pairs | None = None, copies: int = 1) -> Any:
-    """Return parsed JSON.
-
-    Args:
-        data: The text.
-        where: The file, for errors.
-        pairs: As for ``read_json``.
-        copies: As for ``read_json``.
-    """
+    """Return parsed JSON."""
     refuse_above("JSON_BYTES", copies * parsed_size(data), _WEIGHS, file=where)
     return json.loads(data, object_pairs_hook=pairs)
 

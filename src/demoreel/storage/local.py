@@ -104,13 +104,7 @@ class LocalFile(ReadsNow):
 
 
 class LocalSlice(ReadsNow):
-    """A part of a local file, read by position.
-
-    Args:
-        file: The file.
-        begin: Where the part begins.
-        size: How long it is.
-    """
+    """A part of a local file, read by position."""
 
     __slots__ = ("begin", "identity", "size", "whole")
 
@@ -212,11 +206,7 @@ def let_go_of(folder: str | Path) -> None:
 
 
 class LocalStore(Store):
-    """A folder of this machine.
-
-    Args:
-        folder: The folder; ``put`` makes it.
-    """
+    """A folder of this machine."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(os.fspath(folder).removeprefix("file://"))
@@ -472,10 +462,6 @@ def is_pointer_file(path: str | os.PathLike[str], size: int | None = None) -> bo
     """Whether a file of this machine is a pointer.
 
     Cost: a stat, unless the size is given; a small read, if the file is as short as a pointer.
-
-    Args:
-        path: The file.
-        size: Its size, if that is known.
     """
     try:
         length = os.stat(path).st_size if size is None else size

@@ -182,10 +182,6 @@ class Parquet:
             columns: Their names; None for all.
             groups: The row groups; None for all.
             use_threads: Whether Arrow may decode columns side by side.
-
-        Raises:
-            DemoreelError: They unfold to more than ``TABLE_BYTES``, or a page to more than
-                ``PAGE_BYTES``; nothing was decoded.
         """
         wanted = list(range(self.num_row_groups)) if groups is None else list(groups)
         self._refuse_large(columns, wanted)
@@ -210,10 +206,6 @@ class Parquet:
             groups: The row groups; None for all.
             rows: The most rows of a block.
             use_threads: Whether Arrow may decode columns side by side.
-
-        Raises:
-            DemoreelError: A column of lists, or one that takes a hundredth of that in the file,
-                unfolds to more than ``TABLE_BYTES``; or a page to more than ``PAGE_BYTES``.
         """
         wanted = range(self.num_row_groups) if groups is None else groups
         names = None if columns is None else list(columns)
@@ -349,17 +341,8 @@ class Parquet:
     def refuse_scan(self, columns: Sequence[str], *, held: int = 0) -> int:
         """Refuse what Arrow's scanner cannot hold: it decodes row groups of several files ahead.
 
-        Args:
-            columns: What it may decode.
-            held: What this returned for the files before.
-
         Returns:
             Bytes of long texts that take less than a hundredth of that in the files.
-
-        Raises:
-            DemoreelError: A column unfolds to more than ``blocks`` takes, or such texts of all
-                files to more than a quarter of ``TABLE_BYTES``.
-            ArrowException: The file is damaged.
         """
         most = limit("TABLE_BYTES") // 4
         leaves = self._chosen(columns)
@@ -541,12 +524,7 @@ class Parquet:
 
 
 class Forward:
-    """Rows of a parquet file from its beginning on, some at a time.
-
-    Args:
-        parquet: The file.
-        columns: The columns; None for all.
-    """
+    """Rows of a parquet file from its beginning on, some at a time."""
 
     def __init__(self, parquet: Parquet, columns: Sequence[str] | None = None) -> None:
         self._parquet, self._columns = parquet, columns

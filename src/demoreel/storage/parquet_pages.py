@@ -103,11 +103,7 @@ class _Page:
 
 
 class Headers:
-    """Reads headers of pages that follow one another.
-
-    Args:
-        file: The bytes.
-    """
+    """Reads headers of pages that follow one another."""
 
     def __init__(self, file: Bytes) -> None:
         self._file = file

@@ -22,12 +22,7 @@ class NotThriftError(ValueError):
 
 
 class Reading:
-    """Reads structs from bytes.
-
-    Args:
-        data: The bytes.
-        at: Where to begin.
-    """
+    """Reads structs from bytes."""
 
     def __init__(self, data: bytes | memoryview, at: int = 0) -> None:
         self._data = data

@@ -422,11 +422,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         return raw_item(self._read(), idx)
 
     def _read(self) -> ItemReader:
-        """Return what reads items.
-
-        Raises:
-            ArgumentError: No episode is saved yet.
-        """
+        """Return what reads items."""
         if self.reader is None:
             raise ReadOnlyError(
                 "No episode is saved yet, so there is nothing to read.",

@@ -179,9 +179,6 @@ def hugging_face_datasets(what: str) -> Any:
 
     Args:
         what: What it is needed for, as a sentence begins with it.
-
-    Raises:
-        MissingExtraError: It is not installed.
     """
     try:
         return import_module("datasets")

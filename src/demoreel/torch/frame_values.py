@@ -13,11 +13,7 @@ from demoreel.model.clocks import clock_columns
 
 
 def refuse_other_values(frame: Mapping[str, Any], features: Mapping[str, Feature]) -> None:
-    """Refuse a frame that lerobot would refuse.
-
-    Raises:
-        FrameValueError: Values are missing, too many, or of another dtype or shape; all are listed.
-    """
+    """Refuse a frame that lerobot would refuse."""
     filled = {*DEFAULT_FEATURES, *clock_columns(features).values()}  # by the recorder
     expected = {key for key in features if key not in filled}
     missing = ({"task"} if "task" not in frame else expected) - frame.keys()

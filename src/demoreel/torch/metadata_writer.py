@@ -265,13 +265,7 @@ def _plain(value: Any) -> Any:
 
 
 def video_info(path: Path, encoder: Any, *, fps: float) -> dict[str, Any]:
-    """Return what LeRobot notes of a video, and of the settings that it was encoded with.
-
-    Args:
-        path: The video.
-        encoder: lerobot's settings, or None.
-        fps: The dataset's frames per second.
-    """
+    """Return what LeRobot notes of a video, and of the settings that it was encoded with."""
     seen, _ = probe(path)
     found: dict[str, Any] = {
         "video.height": seen.height,

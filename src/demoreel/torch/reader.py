@@ -136,12 +136,7 @@ class RelativeIndices(Mapping[int, int]):
 
 
 def rows_as_dataset(datasets: Any, source: Dataset) -> Any:
-    """Return the rows of a dataset; see ``LeRobotDataset.hf_dataset``.
-
-    Args:
-        datasets: The package.
-        source: The dataset.
-    """
+    """Return the rows of a dataset; see ``LeRobotDataset.hf_dataset``."""
     total, images = len(source), _images(source)
     keys = [key for key, feature in source.features.items() if not feature.is_camera]
     parts = []

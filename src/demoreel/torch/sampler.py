@@ -121,14 +121,7 @@ def _first(window: deque[Sequence[int]], step: int) -> PrefetchBatch:
 
 
 class _EpochSampler(Sampler[int]):
-    """An order for each epoch, of which every rank gets its share; resumes where a state says.
-
-    Args:
-        num_frames: Frames of an epoch, all ranks together.
-        seed: Of the orders.
-        rank: Whose share; None is the only rank.
-        world_size: How many ranks there are.
-    """
+    """An order for each epoch, of which every rank gets its share; resumes where a state says."""
 
     def __init__(
         self, num_frames: int, seed: int, rank: int | None, world_size: int | None

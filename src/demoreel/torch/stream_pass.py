@@ -58,9 +58,6 @@ class SharedPosition:
 
     A worker gets the dataset once, when it is started. What is said to the dataset later (another
     epoch, another position) reaches it this way, in forked and in spawned workers.
-
-    Args:
-        position: Where the first pass begins.
     """
 
     def __init__(self, position: Position) -> None:

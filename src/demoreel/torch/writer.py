@@ -104,16 +104,7 @@ class RecordingWriter:
 
 
 def take_episode(recorder: Recorder, data: Mapping[str, Any]) -> None:
-    """Let the frames that are not saved be those of a whole episode.
-
-    Args:
-        recorder: What records.
-        data: The episode, in the form of ``RecordingWriter.episode_buffer``.
-
-    Raises:
-        ArgumentError: It is not the next episode of this dataset, or a value does not fit. Frames
-            that were added before stay as they were.
-    """
+    """Let the frames that are not saved be those of a whole episode."""
     features = recorder.info.features
     size = _checked_size(recorder, data)
     own = {k: f for k, f in features.items() if k in data and k not in DEFAULT_FEATURES}

@@ -127,11 +127,7 @@ def plain_values(values: Any) -> list[Any]:
 
 
 def number_of(text: str | None, default: int) -> int:
-    """Return a number of a request.
-
-    Raises:
-        ArgumentError: It is none, or one that is possible nowhere.
-    """
+    """Return a number of a request."""
     if text is None:
         return default
     try:

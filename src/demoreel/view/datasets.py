@@ -26,13 +26,7 @@ _FIRST_PACKET = 1 << 20
 
 
 class ShownDataset:
-    """A dataset of the viewer, opened when it is first asked for, and anew when it has grown.
-
-    Args:
-        name: What the page calls it.
-        place: Its folder or URI.
-        options: More arguments of ``demoreel.open``.
-    """
+    """A dataset of the viewer, opened when it is first asked for, and anew when it has grown."""
 
     def __init__(self, name: str, place: str, options: Mapping[str, Any]) -> None:
         self.name = name
@@ -88,15 +82,7 @@ class ShownDataset:
 
 
 class Shown:
-    """All datasets of the viewer, by their id: a request can name no other folder.
-
-    Args:
-        places: Datasets, or folders of datasets.
-        options: More arguments of ``demoreel.open``.
-
-    Raises:
-        DatasetNotFoundError: There is no dataset in any of them.
-    """
+    """All datasets of the viewer, by their id: a request can name no other folder."""
 
     def __init__(self, places: Sequence[str], options: Mapping[str, Any]) -> None:
         self._places = places
@@ -127,11 +113,7 @@ class Shown:
         return len(named) == 2 and named == places
 
     def get(self, id: str) -> ShownDataset:
-        """Return a dataset by its id.
-
-        Raises:
-            DatasetNotFoundError: No such dataset is shown.
-        """
+        """Return a dataset by its id."""
         if id not in self._known:
             raise DatasetNotFoundError(
                 "No such dataset is shown here.", hint="go to the first page"

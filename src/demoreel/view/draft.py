@@ -65,11 +65,7 @@ class Drafts:
         self._lock = threading.Lock()
 
     def read(self, shown: ShownDataset) -> dict[str, Any]:
-        """Return a dataset's draft; an empty one where there is none.
-
-        Raises:
-            MetadataError: The file is damaged.
-        """
+        """Return a dataset's draft; an empty one where there is none."""
         draft = self._stored(shown)
         if draft["episodes"] and not _is_for(draft, shown.open().reader.episodes):
             # Another revision: a page that shows the old changes must not save them again.
@@ -92,17 +88,7 @@ class Drafts:
         return {FORMAT: VERSION, "dataset": shown.place, "revision": revision, "episodes": {}}
 
     def write(self, shown: ShownDataset, revision: object, episodes: object) -> dict[str, Any]:
-        """Replace a dataset's draft, and return it.
-
-        Args:
-            shown: The dataset.
-            revision: That of the draft that was changed.
-            episodes: What is changed now.
-
-        Raises:
-            DatasetBusyError: Another page has saved since; nothing was written.
-            ArgumentError: The changes make no sense; nothing was written.
-        """
+        """Replace a dataset's draft, and return it."""
         known = shown.open().reader.episodes
         with self._lock:
             before = self.read(shown)
@@ -193,11 +179,7 @@ def _digest(episodes: Episodes, count: int) -> str:
 
 
 def cut_of(shown: ShownDataset, draft: Mapping[str, Any]) -> Cut:
-    """Return a draft as a cut: trims, splits and tasks applied, deleted episodes left out.
-
-    Raises:
-        ArgumentError: Nothing is left.
-    """
+    """Return a draft as a cut: trims, splits and tasks applied, deleted episodes left out."""
     from demoreel.edit.cut import Cut, cut  # heavy, and needed when a draft is rendered
 
     dataset = shown.open()

@@ -115,10 +115,6 @@ class EpisodePages:
                 measure.
             descending: Whether to begin with the largest; what is not known is last either way.
             chosen: Which episodes.
-
-        Raises:
-            ArgumentError: The condition is not understood, or there is no such column.
-            MissingExtraError: DuckDB is not installed, and a condition was given.
         """
         order = self.order(sort, descending, chosen)
         part = order[max(0, first) : max(0, first) + min(count, MOST_ROWS)]
@@ -144,11 +140,7 @@ class EpisodePages:
         return {"total": len(order), "of": len(every), "first": first, "rows": rows}
 
     def order(self, sort: str, descending: bool, chosen: EpisodeFilter) -> np.ndarray:
-        """Return the positions of the episodes that a filter leaves, in an order.
-
-        Raises:
-            ArgumentError: As ``page``.
-        """
+        """Return the positions of the episodes that a filter leaves, in an order."""
         table = self._table()
         state = (table.done if table is not None else 0, self._findings().version)
         uses = sort not in KNOWN_AT_ONCE or chosen.ranges or chosen.only

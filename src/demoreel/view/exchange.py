@@ -39,9 +39,6 @@ def changes_in(data: bytes, dataset: Dataset) -> dict[str, dict[str, Any]]:
     Args:
         data: The file: annotations in JSON, or a table in parquet or CSV.
         dataset: The dataset.
-
-    Raises:
-        ArgumentError: It is none of these, or says what makes no sense of these episodes.
     """
     is_json = data.lstrip()[:1] == b"{"
     found = _of_annotations(data, dataset) if is_json else _of_table(_table(data))

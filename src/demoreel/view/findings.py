@@ -34,11 +34,7 @@ _NOTHING = EpisodeFindings()
 
 
 class Checks:
-    """The checks of a viewer's datasets, each run when a page asks for it.
-
-    Args:
-        jobs: Where they run.
-    """
+    """The checks of a viewer's datasets, each run when a page asks for it."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
@@ -51,12 +47,6 @@ class Checks:
 
         Cost: returns at once. Reads all numbers and the packet tables; a remote dataset is fetched.
 
-        Args:
-            shown: The dataset.
-            deep: Whether to decode all frames.
-
-        Raises:
-            ArgumentError: Enough other checks are running.
         """
         shown.open()
         with self._lock:

@@ -19,15 +19,7 @@ _WIDEST = 4096
 def frame_image(
     dataset: Dataset, episode: int, camera: str, frame: int, width: int | None
 ) -> bytes:
-    """Return a frame as JPEG, in colours at full resolution; depth as grey from near to far.
-
-    Args:
-        dataset: The dataset.
-        episode: The episode's number.
-        camera: The camera.
-        frame: The episode's frame.
-        width: How wide; None is as it is.
-    """
+    """Return a frame as JPEG, in colours at full resolution; depth as grey from near to far."""
     if width is not None and not 0 < width <= _WIDEST:
         raise ArgumentError(f"A frame is not shown {width} pixels wide.")
     return jpeg_of(_decoded(dataset, episode, camera, frame), width)

@@ -54,11 +54,7 @@ class Job:
         self._thread.join()
 
     def cancel(self) -> None:
-        """Have it end at its next report.
-
-        Raises:
-            ArgumentError: It cannot be ended.
-        """
+        """Have it end at its next report."""
         if not self.cancels:
             raise ArgumentError(f"The {self.what} cannot be cancelled.", hint="wait until it ends")
         self._is_cancelled = True
@@ -108,9 +104,6 @@ class Jobs:
             work: Does it.
             cancels: Whether it may be ended at any report: it writes nothing, or can be gone on
                 with.
-
-        Raises:
-            ArgumentError: Enough others of the kind are running.
         """
         with self._lock:
             same = (job for job in self._known.values() if job.what == what)
@@ -123,11 +116,7 @@ class Jobs:
             return job
 
     def get(self, number: int) -> Job:
-        """Return a piece of work.
-
-        Raises:
-            ArgumentError: There is none of this number.
-        """
+        """Return a piece of work."""
         if number not in self._known:
             raise ArgumentError(f"There is no job {number}.")
         return self._known[number]

@@ -90,11 +90,7 @@ class MeasureTable:
         return [f"{self.unread:,} episodes could not be measured, among them:", *self.problems]
 
     def column(self, key: str) -> np.ndarray:
-        """Return a number of each episode; NaN where it is not known.
-
-        Raises:
-            ArgumentError: There is no such measure.
-        """
+        """Return a number of each episode; NaN where it is not known."""
         if key not in self._places:
             raise ArgumentError(f"There is no measure {key[:80]!r}.", hint="reload the page")
         return np.asarray(self.values[self._places[key]])
@@ -233,10 +229,6 @@ class EpisodeMeasures:
         """Return the measures of a dataset as far as they are known, and the work that goes on.
 
         Cost: returns at once; the first call begins to read the dataset's numbers.
-
-        Args:
-            id: What the viewer calls the dataset.
-            dataset: The dataset as it is now.
         """
         with self._lock:
             known = self._known.get(id)

@@ -23,17 +23,7 @@ MOST_BYTES = 256 << 20
 
 
 def packets_message(clip: VideoClip, first: int, stop: int) -> bytes:
-    """Return the packets that frames of an episode need, from the keyframe before them on.
-
-    Args:
-        clip: Where the episode lies.
-        first: The episode's first frame that is wanted.
-        stop: One past the last.
-
-    Raises:
-        ArgumentError: That is too much at once.
-        VideoError: The video is damaged.
-    """
+    """Return the packets that frames of an episode need, from the keyframe before them on."""
     if not 0 <= first < stop <= first + MOST_FRAMES:
         raise ArgumentError(f"Frames {first} to {stop} are not sent at once.")
     index = clip.video.index
@@ -51,10 +41,6 @@ def packets_message(clip: VideoClip, first: int, stop: int) -> bytes:
 
 def codec_string(codec: Codec, packet: bytes) -> tuple[str, bytes | None] | None:
     """Return what ``VideoDecoder.configure`` is told: the codec, and its header if it takes one.
-
-    Args:
-        codec: How to decode.
-        packet: The first packet of the video.
 
     Returns:
         None where a browser has no decoder for it.

@@ -34,9 +34,6 @@ class Predictions:
 
     Args:
         paths: The files it was started with; no other can be named.
-
-    Raises:
-        ArgumentError: A file is not there.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -53,11 +50,7 @@ class Predictions:
         return [{"number": n, "name": name} for n, (name, _) in enumerate(self._files)]
 
     def add(self, name: str, content: bytes) -> int:
-        """Take a file that a page has sent; return its number.
-
-        Raises:
-            ArgumentError: It cannot be read, or there are enough.
-        """
+        """Take a file that a page has sent; return its number."""
         columns = _columns_of(content, name)
         with self._lock:
             if len(self._files) - self._first_sent >= _MOST_UPLOADED:
@@ -71,14 +64,6 @@ class Predictions:
 
         Frames that it does not have are NaN.
 
-        Args:
-            number: The file's.
-            episode: The episode's number.
-            length: Its frames.
-
-        Raises:
-            UnknownKeyError: There is no such file.
-            ArgumentError: It cannot be read, or has nothing of this episode.
         """
         if not 0 <= number < len(self._files):
             raise UnknownKeyError(f"There is no file of predictions {number}.")

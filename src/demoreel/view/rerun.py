@@ -26,12 +26,6 @@ def write_recording(dataset: Dataset, episode: int, path: str | Path) -> Path:
         dataset: The dataset.
         episode: The episode's number.
         path: The file, ``NAME.rrd``; it must not be there yet.
-
-    Raises:
-        MissingExtraError: Rerun is not installed.
-        OutOfRangeError: There is no such episode.
-        TargetExistsError: There is something at the path.
-        ArgumentError: The path does not end in ``.rrd``.
     """
     rerun, target = _import_rerun(), checked_target(dataset, episode, path)
 
@@ -46,13 +40,7 @@ def write_recording(dataset: Dataset, episode: int, path: str | Path) -> Path:
 
 
 def checked_target(dataset: Dataset, episode: int, path: str | Path) -> Path:
-    """Return where a recording would be written; nothing is.
-
-    Raises:
-        OutOfRangeError: There is no such episode.
-        TargetExistsError: There is something at the path.
-        ArgumentError: The path does not end in ``.rrd``.
-    """
+    """Return where a recording would be written; nothing is."""
     target = Path(path)
     if target.suffix != ".rrd":
         raise ArgumentError("A Rerun recording's name ends in .rrd.", path=target)
@@ -63,12 +51,7 @@ def checked_target(dataset: Dataset, episode: int, path: str | Path) -> Path:
 
 
 def show_recording(dataset: Dataset, episode: int) -> None:
-    """Open an episode in the Rerun viewer, which runs on when this process has ended.
-
-    Raises:
-        MissingExtraError: Rerun is not installed.
-        OutOfRangeError: There is no such episode.
-    """
+    """Open an episode in the Rerun viewer, which runs on when this process has ended."""
     rerun = _import_rerun()
     dataset.episode(episode)
     stream = _stream(rerun, dataset, episode)
@@ -77,14 +60,7 @@ def show_recording(dataset: Dataset, episode: int) -> None:
 
 
 def log_episode(rerun: Any, stream: Any, dataset: Dataset, episode: int) -> None:
-    """Send an episode's frames, numbers and texts to a recording stream, and end it.
-
-    Args:
-        rerun: The module.
-        stream: A ``rerun.RecordingStream``.
-        dataset: The dataset.
-        episode: The episode's number.
-    """
+    """Send an episode's frames, numbers and texts to a recording stream, and end it."""
     view, fps = dataset.episode(episode), dataset.fps
     frames = np.arange(len(view))
     times = [

@@ -25,11 +25,7 @@ Windows = dict[str, list[float | int]]
 
 
 def asked_windows(text: str) -> Windows:
-    """Return the windows of a request: JSON, as ``delta_timestamps``.
-
-    Raises:
-        ArgumentError: It is no object of lists of numbers, or asks for too much.
-    """
+    """Return the windows of a request: JSON, as ``delta_timestamps``."""
     try:
         asked = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
@@ -53,11 +49,7 @@ def _is_offset(value: object) -> bool:
 
 
 def asked_size(text: str) -> tuple[int, int] | None:
-    """Return the image size of a request, ``HEIGHTxWIDTH``; None where it is empty.
-
-    Raises:
-        ArgumentError: It is no size.
-    """
+    """Return the image size of a request, ``HEIGHTxWIDTH``; None where it is empty."""
     if not text.strip():
         return None
     try:
@@ -84,10 +76,6 @@ class Samples:
         """Return a sample as training gets it, and the dataset that gave it.
 
         Cost: decodes the images of its windows.
-
-        Raises:
-            OutOfRangeError: There is no such episode or frame.
-            ArgumentError: A window falls between frames, or is too large to be shown.
         """
         whole = shown.open()
         images = sum(len(windows.get(camera, (0,))) for camera in whole.cameras)
@@ -118,11 +106,7 @@ class Samples:
     def told(
         self, shown: ShownDataset, episode: int, frame: int, windows: Windows, size: Any
     ) -> Any:
-        """Return a sample as JSON: numbers and texts; of images what they are.
-
-        Raises:
-            ArgumentError: As ``sample``.
-        """
+        """Return a sample as JSON: numbers and texts; of images what they are."""
         dataset, sample = self.sample(shown, episode, frame, windows, size)
         fields = []
         for key, value in sample.items():
@@ -148,11 +132,7 @@ class Samples:
         camera: str,
         place: int,
     ) -> bytes:
-        """Return an image of a sample as JPEG, at the sample's size.
-
-        Raises:
-            ArgumentError: As ``sample``; or the window has no such place.
-        """
+        """Return an image of a sample as JPEG, at the sample's size."""
         _, sample = self.sample(shown, episode, frame, windows, size)
         images = np.asarray(sample[camera])
         images = images[None] if camera not in windows else images

@@ -176,14 +176,7 @@ def _text(text: str, status: int) -> Response:
 
 
 class Viewer:
-    """What the server answers.
-
-    Args:
-        places: Datasets, or folders of datasets.
-        options: More arguments of ``demoreel.open``.
-        read_only: Whether to refuse all that writes.
-        predictions: Files of predicted actions.
-    """
+    """What the server answers."""
 
     def __init__(
         self,
@@ -477,10 +470,6 @@ class RunningViewer:
         read_only: Whether to refuse all that writes: drafts and rendering.
         predictions: Files of predicted actions, parquet or npz.
         options: More arguments of ``demoreel.open``.
-
-    Raises:
-        ArgumentError: The port is taken.
-        DatasetNotFoundError: There is no dataset.
     """
 
     def __init__(

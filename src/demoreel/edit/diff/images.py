@@ -41,14 +41,7 @@ class _FoundFrames:
 
 
 class Images:
-    """Compares images and remembers where they differ.
-
-    Args:
-        a: The first dataset.
-        b: The second.
-        pixels: What is decoded where bytes differ.
-        tolerance: How far pixels may be apart.
-    """
+    """Compares images and remembers where they differ."""
 
     def __init__(self, a: Side, b: Side, pixels: Pixels, tolerance: float) -> None:
         self._a = a

@@ -269,13 +269,7 @@ class _FoundRows:
 
 
 class ComparedRows:
-    """Compares rows and remembers where they differ.
-
-    Args:
-        a: The first dataset.
-        b: The second.
-        tolerance: How far numbers may be apart.
-    """
+    """Compares rows and remembers where they differ."""
 
     def __init__(self, a: Side, b: Side, tolerance: float) -> None:
         self._a = a

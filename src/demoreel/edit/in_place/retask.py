@@ -42,12 +42,6 @@ def retask_in_place(root: Path, text_of: TextOf) -> None:
     Args:
         root: The dataset's folder.
         text_of: The new text, by episode and old text.
-
-    Raises:
-        ArgumentError: The dataset is of another layout; nothing changed.
-        DatasetBusyError: Another process records to the dataset, or edits it.
-        MetadataError: A row has a task that is not listed; nothing changed.
-        DiskFullError: There is no room; nothing changed.
     """
     with only_writer(root, "edited"):
         reader = open_reader(root)

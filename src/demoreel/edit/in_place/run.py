@@ -241,11 +241,6 @@ def _job(plan: Plan) -> TableJob:
 class _Columns:
     """The columns of the new version: those of the old one in their types, and added ones.
 
-    Args:
-        plan: The plan.
-        tables: The dataset's tables.
-        before: The schema of the version before.
-
     Attributes:
         schema: The columns of the new version, in the order of the old ones.
         origin: The old column of each; those that are added have none.

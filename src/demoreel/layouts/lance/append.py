@@ -118,10 +118,6 @@ class LanceAppender(V3Appender):
     """Appends to a Lance dataset; see ``layouts/appending.py`` for the contract.
 
     Opening finishes what a dead writer had begun, and reads the metadata.
-
-    Args:
-        root: The dataset's folder.
-        schema: Its tables.
     """
 
     def __init__(self, root: Path, schema: LanceSchema) -> None:
@@ -509,13 +505,7 @@ def keyed(schema: pa.Schema, info: Info) -> pa.Schema:
 
 
 def fitted_rows(schema: pa.Schema, rows: pa.Table, info: Info) -> pa.Table:
-    """Return an episode's rows in the columns of a table.
-
-    Args:
-        schema: From ``keyed``.
-        rows: The rows, as ``layouts/writing.py`` makes them.
-        info: What the dataset is.
-    """
+    """Return an episode's rows in the columns of a table."""
     columns: dict[str, Any] = {}
     images = {}
     for field in schema:

@@ -235,13 +235,6 @@ class LanceRows(StoredRows):
     episodes (15 ms, of 5 million rows). So numbers are taken an episode at a time, once, into a
     ``ColumnStore``. Text and language are taken as they are asked for; images are read from the
     data files, without Lance, where ``LocalValues`` can do that.
-
-    Args:
-        root: The dataset's folder, for errors.
-        table: Its table.
-        info: Its info.
-        episodes: Its episodes.
-        fingerprint: Changes when the metadata do.
     """
 
     def __init__(

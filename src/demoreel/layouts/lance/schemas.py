@@ -481,11 +481,6 @@ def encode_packets(index: PacketIndex, *, video_bytes: int) -> bytes:
 def decode_packets(data: bytes, *, video_bytes: int, name: str) -> PacketIndex | None:
     """Return the packet index that ``encode_packets`` made bytes of.
 
-    Args:
-        data: The bytes.
-        video_bytes: Size of the video.
-        name: The video's name, for errors.
-
     Returns:
         The index; None where the bytes are of a later description than this, or of another video,
         so that the video's own table must be read.

@@ -102,14 +102,7 @@ class LanceVideos:
         return _VideoRows(numbers, places, table.drop_columns(list(VIDEO_NAMES)), files)
 
     def video(self, camera: str, chunk: int, file: int, *, name: str) -> Video:
-        """Return a video, open and indexed.
-
-        Args:
-            camera: The camera.
-            chunk: Its ``chunk_index``.
-            file: Its ``file_index``.
-            name: What to call it.
-        """
+        """Return a video, open and indexed."""
         place = self._place(camera, chunk, file, name)
         data = self._bytes(place, name)
         return index_video(data, name, stored=lambda: self._stored_index(place, data, name))
@@ -151,11 +144,7 @@ class LanceVideos:
         return self._finder.find(described, lambda parts: self._blob(place, name).read_now(parts))
 
     def expect(self, videos: Iterable[tuple[str, int, int]]) -> None:
-        """Fetch the packet indices of several videos at the same time; those that are not kept.
-
-        Args:
-            videos: Camera, ``chunk_index`` and ``file_index`` of each.
-        """
+        """Fetch the packet indices of several videos at the same time; those that are not kept."""
         if PACKETS_COLUMN not in self._table.columns:
             return
         wanted = []
@@ -368,11 +357,7 @@ class LocalPlace:
 
 
 class LocalBlobs:
-    """Finds the local files of a table's blobs.
-
-    Args:
-        folder: The table's folder.
-    """
+    """Finds the local files of a table's blobs."""
 
     def __init__(self, folder: str) -> None:
         self._data = os.path.join(folder, "data")
@@ -415,12 +400,7 @@ class LocalBlobs:
 
 
 class RemoteBlobs:
-    """Finds the objects of a table's blobs, for a table that lies in a store.
-
-    Args:
-        table: Where the table lies.
-        cache: Keeps ranges that were read.
-    """
+    """Finds the objects of a table's blobs, for a table that lies in a store."""
 
     def __init__(self, table: RemotePlace, cache: RangeCache) -> None:
         self._store = store_of(table.uri, dict(table.options))

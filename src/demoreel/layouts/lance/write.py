@@ -101,12 +101,7 @@ def write_rows(
 
 
 def append_rows(table: Path, rows: pa.Table) -> list[str]:
-    """Write rows as a fragment that could follow those of a table; nothing is forced to disk.
-
-    Args:
-        table: The table's folder.
-        rows: The rows, in the table's own columns.
-    """
+    """Write rows as a fragment that could follow those of a table; nothing is forced to disk."""
     with writing(table):
         import_lance()
         return _fragments(
@@ -216,11 +211,7 @@ class BlobPart:
         return name
 
     def finish(self, rows: pa.Table) -> list[str]:
-        """Write the rows that the blobs belong to, and force everything to disk.
-
-        Args:
-            rows: The other columns.
-        """
+        """Write the rows that the blobs belong to, and force everything to disk."""
         self.close()
         blobs, field = self._builder.finish(), self._builder.field
         with writing(self._table):

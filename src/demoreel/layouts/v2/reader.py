@@ -145,13 +145,6 @@ def numbers_at_once(
     found, and says what is wrong.
 
     Cost: one read of each file, one copy of the columns.
-
-    Args:
-        files: The table of each of these episodes.
-        features: Columns of numbers.
-        episodes: The dataset's episodes.
-        first: Position of the first episode.
-        stop: One past the position of the last.
     """
     wanted = list(features)
     keys = list(dict.fromkeys([*_WHICH_ROW, *(feature.key for feature in wanted)]))

@@ -89,9 +89,6 @@ class V3Appender:
     """Appends to a v3.0 dataset; see ``layouts/appending.py`` for the contract.
 
     Opening finishes what a dead writer had begun, and reads the metadata.
-
-    Args:
-        root: The dataset's folder.
     """
 
     def __init__(self, root: Path) -> None:
@@ -465,12 +462,7 @@ class V3Appender:
         self._carry_out(changes)
 
     def _carry_out(self, changes: Transaction, count_in: Callable[[], None] | None = None) -> None:
-        """Commit, put in place, and have that forced to disk beside; the record vouches for it.
-
-        Args:
-            changes: What was written aside.
-            count_in: Takes note of it in this object.
-        """
+        """Commit, put in place, and have that forced to disk beside; the record vouches for it."""
         try:
             changes.record()
             changes.put_in_place()

@@ -58,13 +58,6 @@ def locate_tables(
 
     Cost: reads one column of every table.
 
-    Args:
-        root: The dataset's folder.
-        template: Where its tables lie.
-        episodes: ``episode_index`` of each.
-
-    Raises:
-        MetadataError: An episode has rows in no table, or in several.
     """
     pattern = _pattern(template)
     found: dict[int, tuple[int, int]] = {}

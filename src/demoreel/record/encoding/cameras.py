@@ -392,11 +392,6 @@ class CameraEncoders:
 class EpisodeVideos:
     """The videos of an episode that has ended: finished, or encoded behind the recording.
 
-    Args:
-        encoders: They encode it.
-        folder: Where its files are.
-        buffers: Its frames, by camera.
-
     Attributes:
         videos: The videos, once ``wait`` has returned.
     """

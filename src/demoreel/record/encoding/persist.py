@@ -45,10 +45,6 @@ def finish_videos(
 
     Runs in this process, one thread a camera, for as long as it takes. The persisted files stay
     as they are: ``forget`` them when the episode is committed.
-
-    Args:
-        manifest: The episode.
-        encoded: Called after each frame, from several threads.
     """
     with ThreadPoolExecutor(len(manifest.cameras)) as pool:
         jobs = [

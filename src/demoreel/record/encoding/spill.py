@@ -45,10 +45,6 @@ class SpillFile:
     """A file of places for frames; places that are given back are used again.
 
     It is made when the first frame is written. One thread writes; others may give places back.
-
-    Args:
-        path: The file.
-        nbytes: Bytes of a frame.
     """
 
     def __init__(self, path: Path, nbytes: int) -> None:

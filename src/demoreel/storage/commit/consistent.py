@@ -52,10 +52,6 @@ class FolderState:
     that was opened before ``is_current`` was asked belongs to the metadata that were opened, if the
     answer is yes. The folder itself tells appending from replacing: a dataset that is edited in
     place becomes another folder of the same name. A Lance dataset stays where it is, and notes it.
-
-    Args:
-        root: The dataset's folder.
-        meta: The folder of its metadata.
     """
 
     def __init__(self, root: Path, meta: Path | None = None) -> None:
@@ -142,11 +138,6 @@ def consistent_read(root: Path, read: Callable[[], T], *, patience_s: float = _P
         root: The dataset's folder.
         read: Reads the metadata; called again when a commit came in between.
         patience_s: How long a writer may take.
-
-    Raises:
-        DatasetBusyError: The writer stands still in the middle of a commit.
-        UnfinishedError: A writer died in the middle of one.
-        MetadataError: The record of an unfinished commit is damaged.
     """
     until = time.monotonic() + patience_s
     vanished = 0
@@ -177,13 +168,7 @@ def consistent_read(root: Path, read: Callable[[], T], *, patience_s: float = _P
 
 
 def finish_commit(root: Path) -> bool:
-    """Complete the commit of a writer that died in the middle of it; return whether there was one.
-
-    Raises:
-        DatasetBusyError: The writer is alive.
-        MetadataError: The record is damaged, or a file that it names is not the one it means.
-        OSError: The disk is full, or not writable.
-    """
+    """Complete the commit of a writer that died in it; return whether there was one."""
     if not is_pending(root):
         return False
     lock = WriterLock(root)

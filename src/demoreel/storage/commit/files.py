@@ -21,9 +21,6 @@ def write_file(path: str | os.PathLike[str], content: bytes) -> None:
     """Replace the file at ``path`` as one step: readers see the old bytes or the new, never half.
 
     Costs two disk flushes. The folder must exist.
-
-    Raises:
-        OSError: The disk is full or not writable; the old file is untouched.
     """
     final = Path(path)
     fresh = _hidden_name(final, "new")
@@ -76,9 +73,6 @@ def refuse_existing(
     Args:
         final: Where something is to be written.
         hint: What can be done about a folder with something in it.
-
-    Raises:
-        TargetExistsError: There is a file, or a folder with something in it.
     """
     if final.is_symlink() or (final.exists() and not final.is_dir()):
         raise TargetExistsError("There is a file where a dataset is to be written.", path=final)
@@ -91,11 +85,7 @@ def refuse_existing(
 
 
 def refuse_overlap(source: str | os.PathLike[str], target: Path) -> None:
-    """Refuse to write into a folder that is read from, or around it.
-
-    Raises:
-        ArgumentError: The target is the source, lies inside it, or holds it.
-    """
+    """Refuse to write into a folder that is read from, or around it."""
     here, there = Path(os.path.realpath(source)), Path(os.path.realpath(target))
     if here == there:
         what = "Source and target are the same folder."
@@ -109,11 +99,7 @@ def refuse_overlap(source: str | os.PathLike[str], target: Path) -> None:
 
 
 def put_in_place(staging: Path, final: Path) -> None:
-    """Make a folder that is on disk the target, as one step.
-
-    Raises:
-        TargetExistsError: There is something.
-    """
+    """Make a folder that is on disk the target, as one step."""
     refuse_existing(final)
     try:
         # On POSIX this replaces an empty folder as one step, and fails on a full one.

@@ -95,10 +95,6 @@ def lock_folder(
         target: What the work is about, for errors.
         shared: Whether others may hold it at the same time, if they share it too.
         about: What the lock says the work is about; the target if None.
-
-    Raises:
-        DatasetBusyError: Another process holds it.
-        UnsafePathError: It is a link, or a link is in it: what is written would go elsewhere.
     """
     while True:
         with suppress(FileExistsError):

@@ -58,11 +58,6 @@ def replacing(root: Path, *, keep: Path | None) -> Iterator[Path]:
 
     Yields:
         A path in a hidden folder beside ``root``, at which there is nothing.
-
-    Raises:
-        TargetExistsError: There is something at ``keep``.
-        DatasetBusyError: Another process replaces the same folder.
-        OSError: A folder cannot be renamed; what was there is there still.
     """
     finish_replacing(root)
     if keep is not None:
@@ -90,12 +85,6 @@ def place_of_old(root: Path, *, dry_run: bool = False) -> Path:
     """Return what a dataset will be called when another has its place: ``NAME_old``.
 
     Finishes a replacement that was killed, unless nothing is to be written (``dry_run``).
-
-    Raises:
-        ArgumentError: It is a link, or where a disk is mounted: neither can be replaced; or a link
-            in it leads out of it.
-        TargetExistsError: There is something at ``NAME_old``.
-        DatasetBusyError: Another process replaces the same dataset.
     """
     refuse_irreplaceable(root)
     if not dry_run:
@@ -108,11 +97,7 @@ def place_of_old(root: Path, *, dry_run: bool = False) -> Path:
 
 
 def refuse_irreplaceable(root: Path) -> None:
-    """Refuse a folder whose place another cannot take.
-
-    Raises:
-        ArgumentError: It is a link, or where a disk is mounted; or a link in it leads out of it.
-    """
+    """Refuse a folder whose place another cannot take."""
     if root.is_symlink() or os.path.ismount(root):
         raise ArgumentError(
             "A link, or where a disk is mounted, cannot be replaced in place.",
@@ -129,9 +114,6 @@ def replacing_dataset(root: Path, old: Path | None) -> Iterator[Path]:
     Args:
         root: The dataset's folder.
         old: What it is to be called then: ``place_of_old``; None deletes it.
-
-    Raises:
-        DatasetBusyError: A recording is open on the dataset, or another process replaces it.
     """
     lock = WriterLock(root)
     try:
@@ -147,9 +129,6 @@ def wait_for_replacing(root: Path) -> None:
     """Wait for a living process that puts a folder in another's place; changes nothing.
 
     Costs a stat where there is none.
-
-    Raises:
-        UnfinishedError: The process is dead, or stands still, and ``root`` is not there.
     """
     folder = _folder(root)
     until = time.monotonic() + _PATIENCE_S
@@ -170,11 +149,6 @@ def finish_replacing(root: Path) -> bool:
 
     Returns:
         Whether there was one.
-
-    Raises:
-        DatasetBusyError: A living process is at it, and stands still.
-        TargetExistsError: The old folder's place was taken meanwhile.
-        MetadataError: What was noted of it is damaged, or was never demoreel's.
     """
     folder, found = _folder(root), False
     until = time.monotonic() + _PATIENCE_S
@@ -212,11 +186,7 @@ def _folder(root: Path) -> Path:
 
 
 def refuse_kept(keep: Path) -> None:
-    """Refuse to replace a folder whose old one would have no place.
-
-    Raises:
-        TargetExistsError: There is something at ``keep``.
-    """
+    """Refuse to replace a folder whose old one would have no place."""
     if os.path.lexists(keep):
         refuse_existing(keep, hint="it is an older one, perhaps: move it away, or delete it")
         raise TargetExistsError(

@@ -113,11 +113,7 @@ class Staging:
         os.replace(fresh, self._notes / f"{task}.json")
 
     def settle(self) -> None:
-        """Wait until all that was to be noted is on disk.
-
-        Raises:
-            OSError: The disk is full, or failed.
-        """
+        """Wait until all that was to be noted is on disk."""
         while self._noting:
             self._noting.pop(0).result()
 
@@ -137,10 +133,6 @@ class Staging:
         """Make ``dataset`` the target, as one step, when all of it is on disk.
 
         Files that no task has noted must have been forced to disk.
-
-        Raises:
-            TargetExistsError: Something has come to be there since.
-            OSError: The disk is full, or failed.
         """
         self.settle()
         if not self._replaces:
@@ -217,11 +209,6 @@ def staging(
         resumable: Whether Ctrl-C and a full disk leave something to go on from; a kill always does.
         resumable_after: Errors that leave something to go on from, too.
         replaces: Whether ``target`` is a dataset that the commit replaces.
-
-    Raises:
-        TargetExistsError: There is something at ``target``.
-        DatasetBusyError: Another process works here.
-        DiskFullError: The disk is full.
     """
     if not replaces and not was_made(target, kind=kind, fingerprint=fingerprint, work=work):
         refuse_existing(target)
@@ -264,11 +251,7 @@ def staging(
 
 
 def refuse_small_disk(target: Path, wanted: int) -> None:
-    """Refuse to begin what the disk has no room for.
-
-    Raises:
-        DiskFullError: There is less room than that.
-    """
+    """Refuse to begin what the disk has no room for."""
     place = next(parent for parent in (target, *target.parents) if parent.exists())
     free = shutil.disk_usage(place).free
     if free < wanted:
@@ -304,10 +287,6 @@ def staged(target: str | os.PathLike[str]) -> Iterator[Path]:
 
     Yields:
         A folder on the same filesystem, for the caller to fill.
-
-    Raises:
-        TargetExistsError: There is something at ``target``, now or when the block ends.
-        OSError: The disk is full or not writable; the staging folder is removed.
     """
     final = Path(target)
     refuse_existing(final)
@@ -331,9 +310,6 @@ def note_made(folder: Path, dataset: Path, work: str) -> None:
         dataset: What is about to get its place.
         work: What was done; equal for two commands only if each would be content with the other's
             result.
-
-    Raises:
-        OSError: The disk is full, or failed.
     """
     fresh = folder / f".{MADE}.new"
     fresh.write_text(json.dumps(_described(dataset, work)))

@@ -31,10 +31,6 @@ class WriterLock:
     Args:
         root: The dataset's folder, which must exist.
         patience_s: How long to wait for another holder. Readers hold the lock for moments only.
-
-    Raises:
-        DatasetBusyError: Another process, or another object in this one, holds it.
-        OSError: The folder is not writable.
     """
 
     def __init__(self, root: Path, *, patience_s: float = 0.5) -> None:

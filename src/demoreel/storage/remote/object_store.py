@@ -348,11 +348,7 @@ _LINK_IS_OLD_S = 3000
 
 
 class ObjectStore(RemoteStore):
-    """Objects below one place.
-
-    Args:
-        place: The place.
-    """
+    """Objects below one place."""
 
     def __init__(self, place: RemotePlace) -> None:
         super().__init__(_LINK_IS_OLD_S)

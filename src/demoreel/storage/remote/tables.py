@@ -41,13 +41,7 @@ def read_footer(file: StoredFile, name: str) -> tuple[pq.FileMetaData, int]:
 
 
 class FetchedParquet(Parquet):
-    """A parquet file whose reads wait.
-
-    Args:
-        file: Its bytes.
-        name: What to call it in errors.
-        footer: What ``read_footer`` returned.
-    """
+    """A parquet file whose reads wait."""
 
     use_threads = False  # bytes come through Python, where threads take turns
 
@@ -121,11 +115,7 @@ class _Sparse(ReadsNow):
 
 
 def arrow_files(file: Callable[[str], RemoteFile]) -> fs.FileSystem:
-    """Return a file system for reading; nothing is asked for before a file is read.
-
-    Args:
-        file: Gives the file of a name.
-    """
+    """Return a file system for reading; nothing is asked for before a file is read."""
     return fs.PyFileSystem(_Files(file))
 
 

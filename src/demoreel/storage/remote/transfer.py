@@ -66,11 +66,7 @@ class RangeSource(Protocol):
         ...
 
     def link(self, *, renew: bool) -> Link | None:
-        """Return where to read; None if it can only be read by ``read_directly``.
-
-        Args:
-            renew: Whether the last one was refused.
-        """
+        """Return where to read; None if it can only be read by ``read_directly``."""
         ...
 
     def link_at_hand(self) -> Link | None:
@@ -175,12 +171,6 @@ def read_range(
 
     Cost: a request; up to ten where the server is busy or the connection fails, with pauses that
     grow, or that the server asks for.
-
-    Args:
-        source: The object.
-        begin: The first byte.
-        length: How many.
-        trouble: What a first request has met already.
     """
     renew = False
     tries = 0
