@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -361,3 +363,22 @@ def test_the_reader_has_lerobots_names(tmp_path):
     assert ds.reader.get_item(3)["state"].shape == (2, 2)
     copied = pickle.loads(pickle.dumps(ds))
     assert copied.reader.get_item(3)["index"] == 7
+
+
+def test_metadata_have_an_episode_that_waits_for_its_encoder(tmp_path, monkeypatch):
+    monkeypatch.setattr("demoreel.record.recorder._BEHIND_S", -1.0)  # every save is persisted
+    ds = LeRobotDataset.create("me/task", 30, FEATURES, tmp_path / "ds", vcodec="h264")
+    (encoder,) = ds._recorder.encoder_processes.values()
+    os.kill(encoder, signal.SIGSTOP)
+    ds.add_frame(frame(0, 0))
+    assert ds.save_episode().pending
+    for meta in (ds.meta, LeRobotDatasetMetadata("me/task", tmp_path / "ds")):
+        assert (meta.total_episodes, meta.total_frames, meta.total_tasks) == (1, 1, 1)
+        assert list(meta.tasks.index) == ["pick"]
+        assert meta.episodes["tasks"] == [["pick"]]
+    os.kill(encoder, signal.SIGCONT)
+    ds._recorder._deferred.wait()
+    assert ds.meta.episodes[0]["data/file_index"] == 0
+    assert ds.meta.stats["observation.state"]["count"] == [1]
+    ds.finalize()
+    assert ds.meta.total_tasks == 1

@@ -11,6 +11,7 @@ from demoreel.errors import ArgumentError, MetadataError, MissingExtraError, Out
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.meta import read_info, read_tasks
+from demoreel.layouts.persisted_files import persisted_folders
 from demoreel.model import Info, Stats, Tasks
 from demoreel.model.feature import LANGUAGE_KEYS
 from demoreel.model.stats import MERGED, QUANTILES
@@ -169,7 +170,7 @@ class LeRobotDatasetMetadata:
         self._tasks: Tasks | None = None
         recorder = self._recorder
         if recorder is not None:
-            self._seen = recorder.num_episodes, recorder.info
+            self._seen = _progress(recorder)
         if reader is None and recorder is not None and not recorder.num_episodes:
             self._reader, self._model = None, recorder.info
             return
@@ -190,13 +191,15 @@ class LeRobotDatasetMetadata:
             return None
         if (meta / "episodes.jsonl").exists() or any((meta / "episodes").glob("*/*.parquet")):
             return None
+        if persisted_folders(self.root):
+            return None
         info = read_info(meta / "info.json")
         return None if info.total_episodes else info
 
     def _now(self) -> dict[str, Any]:
         """Return what was read or assigned; read anew where a recorder has saved an episode."""
         recorder = self._recorder
-        if recorder is not None and self._seen != (recorder.num_episodes, recorder.info):
+        if recorder is not None and self._seen != _progress(recorder):
             self._load(None)
         return self._values
 
@@ -655,6 +658,11 @@ def place_of_type(
     if repo_type not in ("dataset", "bucket"):
         raise ArgumentError(f"repo_type must be 'dataset' or 'bucket', got {repo_type!r}.")
     return f"hf://buckets/{repo_id}" if repo_type == "bucket" and root is None else root
+
+
+def _progress(recorder: Recorder) -> tuple[Any, ...]:
+    """Return what changes when there is more to read: episodes are saved, and later committed."""
+    return recorder.num_episodes, recorder.pending_episodes, recorder.info
 
 
 def _pandas(what: str) -> Any:
