@@ -384,6 +384,26 @@ def spans(page) -> list[tuple[int, int, str]]:
     return [tuple(each) for each in found]
 
 
+def test_a_draft_that_changes_during_a_drag_moves_no_label(page, serve, root):
+    episode_page(page, serve(root), 1)
+    drag(page, "[data-lane='subtask']", 0, 1)
+    page.keyboard.type("reach")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".span:has-text('reach')")
+    lane = page.locator(".track[data-lane='subtask']").bounding_box()
+    y = lane["y"] + lane["height"] / 2
+    page.mouse.move(lane["x"] + lane["width"] / 3, y)
+    page.mouse.down()
+    page.keyboard.press("g")
+    page.wait_for_selector("[data-mark='flag good'][aria-pressed='true']")
+    page.mouse.move(lane["x"] + 2 / 3 * lane["width"], y, steps=5)
+    page.mouse.up()
+    page.keyboard.type("grasp")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".span:has-text('grasp')")
+    assert spans(page) == [(0, 10, "reach"), (10, 20, "grasp"), (20, 30, "reach")]
+
+
 def test_a_page_labels_and_the_command_does_the_same(page, serve, root, tmp_path):
     viewer = serve(root)
     episode_page(page, viewer, 1)

@@ -65,7 +65,10 @@ export class Timeline {
 
   share(frame) { return `${100 * frame / this.length}%`; }
 
+  // A lane that is dragged in stays: its place on the screen says which frame is meant.
   draw() {
+    this.late = this.dragged;
+    if (this.dragged) return;
     clear(this.parent);
     const persistent = this.read("persistent"), events = this.read("events");
     const styles = [...HOLDING, ...new Set(persistent.map((row) => row.style).filter((style) => !HOLDING.includes(style)))];
@@ -155,14 +158,20 @@ export class Timeline {
     // The end of what is drawn is behind its last frame, at the right edge of the lane.
     const at = (each) => { const area = track.getBoundingClientRect(); return Math.max(0, Math.min(this.length, Math.round((each.clientX - area.left) / area.width * this.length))); };
     let frame = move(at(event));
+    this.dragged = true;
     const moving = (each) => { frame = move(at(each)); this.seek(Math.min(frame, this.length - 1)); };
-    const ended = () => {
+    const ended = (last) => {
       window.removeEventListener("pointermove", moving);
       window.removeEventListener("pointerup", ended);
-      end(Math.min(frame, this.length));
+      window.removeEventListener("pointercancel", ended);
+      this.dragged = false;
+      const cancelled = last.type === "pointercancel", late = this.late || cancelled;
+      if (!cancelled) end(Math.min(frame, this.length));
+      if (late) this.draw();
     };
     window.addEventListener("pointermove", moving);
     window.addEventListener("pointerup", ended);
+    window.addEventListener("pointercancel", ended);
   }
 
   async add(style, from, to) {
