@@ -1,6 +1,6 @@
 // Two datasets side by side: what they say of themselves, and how their episodes are distributed.
 import { short } from "./plots.js";
-import { count, duration, element, getJson, setKeys, setPath } from "./tools.js";
+import { count, duration, element, getJson, problem, setKeys, setPath } from "./tools.js";
 
 const COLOURS = ["#56b4e9", "#e69f00"];
 
@@ -27,14 +27,19 @@ export async function showSide(main, ids) {
   }
 
   let left = false;
-  async function ask() {
-    const answers = await Promise.all(ids.map((id) => getJson(`/api/d/${id}/measures`)));
-    if (left) return;
-    const known = answers.map((answer) => (answer.of ? answer.done / answer.of : 1));
-    bar.value = Math.min(...known);
-    bar.style.visibility = Math.min(...known) < 1 ? "" : "hidden";
-    draw(answers.map((answer) => new Map(answer.plots.map((plot) => [plot.key, plot]))));
-    if (Math.min(...known) < 1) setTimeout(ask, 1000);
+  async function watch() {
+    try {
+      while (!left) {
+        const answers = await Promise.all(ids.map((id) => getJson(`/api/d/${id}/measures`)));
+        if (left) return;
+        const done = Math.min(...answers.map((answer) => (answer.of ? answer.done / answer.of : 1)));
+        bar.value = done;
+        bar.style.visibility = done < 1 ? "" : "hidden";
+        draw(answers.map((answer) => new Map(answer.plots.map((plot) => [plot.key, plot]))));
+        if (done === 1) return;
+        await new Promise((resolve) => setTimeout(resolve, 1000));
+      }
+    } catch (error) { plots.append(problem(error)); }
   }
   function draw(pair) {
     plots.replaceChildren();
@@ -70,10 +75,11 @@ export async function showSide(main, ids) {
     { keys: ["Escape"], shown: "Esc", does: "all datasets", run: () => { location.hash = "#/?list=1"; } },
   ]);
   async function compareFirst() {
-    const firsts = await Promise.all(ids.map((id) => getJson(`/api/d/${id}/episodes?n=1`)));
+    let firsts;
+    try { firsts = await Promise.all(ids.map((id) => getJson(`/api/d/${id}/episodes?n=1`))); } catch (error) { plots.append(problem(error)); return; }
     location.hash = `#/compare?${new URLSearchParams(ids.map((id, place) => ["e", `${id}:${firsts[place].rows[0].index}`]))}`;
   }
   document.getElementById("facts").append(element("button", { onclick: compareFirst, title: "Compare their first episodes (v)" }, "compare episodes"));
-  ask().catch((error) => plots.append(error.message));
+  watch();
   return () => { left = true; };
 }
