@@ -18,14 +18,34 @@ export function prepare(id, number, info, { atOnce = false } = {}) {
 
 function begin(id, number, info) {
   drop();
-  const mine = ahead = { base: `/api/d/${id}/e/${number}`, facts: null, images: new Map(), gone: false };
+  const mine = (ahead = {
+    base: `/api/d/${id}/e/${number}`,
+    facts: null,
+    images: new Map(),
+    gone: false,
+  });
   mine.facts = getJson(mine.base);
-  mine.facts.then((facts) => Promise.all(Object.entries(facts.cameras).map(async ([camera, way]) => {
-    const images = await openImages(mine.base, camera, way, facts.length, info.features[camera].size);
-    if (mine.gone) { images.close(); return; }
-    mine.images.set(camera, images);
-    images.frame(0).catch(() => {}); // the page asks again, and is told
-  }))).catch(() => {});
+  mine.facts
+    .then((facts) =>
+      Promise.all(
+        Object.entries(facts.cameras).map(async ([camera, way]) => {
+          const images = await openImages(
+            mine.base,
+            camera,
+            way,
+            facts.length,
+            info.features[camera].size,
+          );
+          if (mine.gone) {
+            images.close();
+            return;
+          }
+          mine.images.set(camera, images);
+          images.frame(0).catch(() => {}); // the page asks again, and is told
+        }),
+      ),
+    )
+    .catch(() => {});
 }
 
 export function drop() {
@@ -39,7 +59,10 @@ export function drop() {
 // Gives what was fetched of an episode to its page, which closes the images; null if it was not.
 export function taken(id, number) {
   const found = ahead?.base === `/api/d/${id}/e/${number}` ? ahead : null;
-  if (!found) { drop(); return null; }
+  if (!found) {
+    drop();
+    return null;
+  }
   clearTimeout(timer);
   ahead = null;
   return found;

@@ -16,7 +16,10 @@ async function route() {
   const parts = path.split("/").filter(Boolean);
   const asked = new URLSearchParams(query);
   // A frame in the address of the episode that is shown already: its page takes it.
-  if (path === current && leave.go) { leave.go(asked); return; }
+  if (path === current && leave.go) {
+    leave.go(asked);
+    return;
+  }
   leave();
   leave = () => {};
   current = path;
@@ -24,8 +27,10 @@ async function route() {
   clear(main);
   clear(document.getElementById("facts"));
   try {
-    if (parts[0] === "d" && parts[2] === "e") leave = await showEpisode(main, parts[1], Number(parts[3]), asked);
-    else if (parts[0] === "d" && parts[2] === "loader") leave = await showLoader(main, parts[1], asked);
+    if (parts[0] === "d" && parts[2] === "e")
+      leave = await showEpisode(main, parts[1], Number(parts[3]), asked);
+    else if (parts[0] === "d" && parts[2] === "loader")
+      leave = await showLoader(main, parts[1], asked);
     else if (parts[0] === "compare") leave = await showCompare(main, asked);
     else if (parts[0] === "side") leave = await showSide(main, parts.slice(1, 3));
     else if (parts[0] === "d") leave = await showDataset(main, parts[1], asked);
@@ -47,10 +52,17 @@ function showHelp() {
 document.getElementById("help-button").addEventListener("click", showHelp);
 
 document.addEventListener("keydown", (event) => {
-  if (document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
-  const field = event.target.matches("input[type=search], input[type=text], input[type=number], input[type=file], textarea, select");
+  if (document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey)
+    return;
+  const field = event.target.matches(
+    "input[type=search], input[type=text], input[type=number], input[type=file], textarea, select",
+  );
   if (field && event.key !== "Escape") return;
-  if (event.key === "?") { event.preventDefault(); showHelp(); return; }
+  if (event.key === "?") {
+    event.preventDefault();
+    showHelp();
+    return;
+  }
   for (const key of keys()) {
     if (key.keys.includes(event.key) && (key.shift === undefined || key.shift === event.shiftKey)) {
       event.preventDefault();

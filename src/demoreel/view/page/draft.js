@@ -28,33 +28,60 @@ class Draft {
     const left = JSON.parse(sessionStorage.getItem(`draft-${this.id}`) || "null");
     if (!left) return;
     this.sent = left.sent;
-    const same = this.revision === left.revision || (this.revision === left.revision + 1 && JSON.stringify(this.episodes) === left.sent);
-    if (!same) { sessionStorage.removeItem(`draft-${this.id}`); return; } // another window went on
+    const same =
+      this.revision === left.revision ||
+      (this.revision === left.revision + 1 && JSON.stringify(this.episodes) === left.sent);
+    if (!same) {
+      sessionStorage.removeItem(`draft-${this.id}`);
+      return;
+    } // another window went on
     this.episodes = left.episodes;
     this.save();
   }
 
-  of(episode) { return this.episodes[episode] || {}; }
-  get size() { return Object.keys(this.episodes).length; }
+  of(episode) {
+    return this.episodes[episode] || {};
+  }
+  get size() {
+    return Object.keys(this.episodes).length;
+  }
 
-  change(episode, fields) { this.changeAll({ [episode]: fields }); }
+  change(episode, fields) {
+    this.changeAll({ [episode]: fields });
+  }
   // Changes of several episodes are one step to undo.
   changeAll(changes) {
     if (this.readOnly) return;
     const step = Object.entries(changes).map(([episode, fields]) => {
       const before = this.episodes[episode] || {};
       const after = { ...before, ...fields };
-      for (const [name, value] of Object.entries(after)) if (value === null || value === undefined || (value === false && name !== "success")) delete after[name];
+      for (const [name, value] of Object.entries(after))
+        if (value === null || value === undefined || (value === false && name !== "success"))
+          delete after[name];
       return [episode, before, after];
     });
     this.put(step.map(([episode, , after]) => [episode, after]));
     this.done.push(step);
     this.undone = [];
   }
-  undo() { const step = this.done.pop(); if (step) { this.undone.push(step); this.put(step.map(([episode, before]) => [episode, before])); } }
-  redo() { const step = this.undone.pop(); if (step) { this.done.push(step); this.put(step.map(([episode, , after]) => [episode, after])); } }
+  undo() {
+    const step = this.done.pop();
+    if (step) {
+      this.undone.push(step);
+      this.put(step.map(([episode, before]) => [episode, before]));
+    }
+  }
+  redo() {
+    const step = this.undone.pop();
+    if (step) {
+      this.done.push(step);
+      this.put(step.map(([episode, , after]) => [episode, after]));
+    }
+  }
   put(changes) {
-    for (const [episode, change] of changes) if (Object.keys(change).length) this.episodes[episode] = change; else delete this.episodes[episode];
+    for (const [episode, change] of changes)
+      if (Object.keys(change).length) this.episodes[episode] = change;
+      else delete this.episodes[episode];
     this.tell();
     this.save();
   }
@@ -65,33 +92,49 @@ class Draft {
     this.changeAll(episodes);
     return Object.keys(episodes).length;
   }
-  tell() { for (const listener of this.listeners) listener(); }
+  tell() {
+    for (const listener of this.listeners) listener();
+  }
 
   // At once, so that a reload loses nothing. Changes that come while a save is under way are in the
   // next one, which names the revision that the one before it made.
   save() {
     this.dirty = true;
     const left = JSON.parse(sessionStorage.getItem(`draft-${this.id}`) || "null");
-    if (left) sessionStorage.setItem(`draft-${this.id}`, JSON.stringify({ ...left, episodes: this.episodes }));
-    this.saving ??= this.saveAll().finally(() => { this.saving = null; });
+    if (left)
+      sessionStorage.setItem(
+        `draft-${this.id}`,
+        JSON.stringify({ ...left, episodes: this.episodes }),
+      );
+    this.saving ??= this.saveAll().finally(() => {
+      this.saving = null;
+    });
     return this.saving;
   }
   async saveAll() {
     while (this.dirty) {
       this.dirty = false;
       const episodes = JSON.stringify(this.episodes);
-      sessionStorage.setItem(`draft-${this.id}`, JSON.stringify({ revision: this.revision, sent: episodes, episodes: this.episodes }));
+      sessionStorage.setItem(
+        `draft-${this.id}`,
+        JSON.stringify({ revision: this.revision, sent: episodes, episodes: this.episodes }),
+      );
       try {
         this.revision = (await this.sendDraft()).revision;
         this.trouble = null;
         if (!this.dirty) sessionStorage.removeItem(`draft-${this.id}`);
-      } catch (error) { this.trouble = error; }
+      } catch (error) {
+        this.trouble = error;
+      }
       this.tell();
     }
   }
   async sendDraft() {
-    const put = () => send("PUT", `/api/d/${this.id}/draft`, { revision: this.revision, episodes: this.episodes });
-    try { return await put(); } catch (error) {
+    const put = () =>
+      send("PUT", `/api/d/${this.id}/draft`, { revision: this.revision, episodes: this.episodes });
+    try {
+      return await put();
+    } catch (error) {
       if (error.status !== 409) throw error;
       // The last save of this tab before it was reloaded may have arrived after all.
       const now = await getJson(`/api/d/${this.id}/draft`);
@@ -107,21 +150,37 @@ class Draft {
     return send("POST", `/api/d/${this.id}/render`, { revision: this.revision, ...fields });
   }
 
-  forget() { drafts.delete(this.id); }
+  forget() {
+    drafts.delete(this.id);
+  }
 }
 
 async function send(method, path, value) {
   const body = JSON.stringify(value);
   // A request that is kept alive goes on when the page is left; browsers allow 64 kB of them.
-  const answer = await get(path, undefined, { method, keepalive: body.length < 50000, headers: { "Content-Type": "application/json" }, body });
+  const answer = await get(path, undefined, {
+    method,
+    keepalive: body.length < 50000,
+    headers: { "Content-Type": "application/json" },
+    body,
+  });
   return answer.json();
 }
 
 // A button that says how much is changed, and the dialog behind it.
 export function draftButton(draft, info) {
-  const button = element("button", { class: "draft", title: "Changes, and what to do with them (c)" });
+  const button = element("button", {
+    class: "draft",
+    title: "Changes, and what to do with them (c)",
+  });
   const draw = () => {
-    button.textContent = draft.trouble ? (draft.trouble.status === 409 ? "changed in another window" : "not saved") : draft.size ? count(draft.size, "change") : "no changes";
+    button.textContent = draft.trouble
+      ? draft.trouble.status === 409
+        ? "changed in another window"
+        : "not saved"
+      : draft.size
+        ? count(draft.size, "change")
+        : "no changes";
     button.classList.toggle("bad", Boolean(draft.trouble));
     button.title = draft.trouble ? draft.trouble.message : "Changes, and what to do with them (c)";
   };
@@ -138,16 +197,48 @@ function showDraft(draft, info) {
   const drawList = () => {
     list.replaceChildren();
     for (const [episode, change] of Object.entries(draft.episodes).sort((a, b) => a[0] - b[0])) {
-      const parts = [change.deleted && "deleted", (change.start !== undefined || change.stop !== undefined) && `frames ${change.start ?? 0} to ${change.stop ?? "the end"}`,
-        change.splits && `split at ${change.splits.join(", ")}`, change.task !== undefined && `task: ${change.task}`,
-        change.success !== undefined && (change.success ? "success" : "failure"), change.score && `score ${change.score}`, change.flag, change.redo && "record again",
-        change.persistent && count(change.persistent.length, "row of language", "rows of language"), change.events && count(change.events.length, "event")].filter(Boolean);
-      list.append(element("div", {}, element("a", { href: `#/d/${draft.id}/e/${episode}`, onclick: () => dialog.close() }, `episode ${episode}`), ` ${parts.join("; ")}`));
+      const parts = [
+        change.deleted && "deleted",
+        (change.start !== undefined || change.stop !== undefined) &&
+          `frames ${change.start ?? 0} to ${change.stop ?? "the end"}`,
+        change.splits && `split at ${change.splits.join(", ")}`,
+        change.task !== undefined && `task: ${change.task}`,
+        change.success !== undefined && (change.success ? "success" : "failure"),
+        change.score && `score ${change.score}`,
+        change.flag,
+        change.redo && "record again",
+        change.persistent && count(change.persistent.length, "row of language", "rows of language"),
+        change.events && count(change.events.length, "event"),
+      ].filter(Boolean);
+      list.append(
+        element(
+          "div",
+          {},
+          element(
+            "a",
+            { href: `#/d/${draft.id}/e/${episode}`, onclick: () => dialog.close() },
+            `episode ${episode}`,
+          ),
+          ` ${parts.join("; ")}`,
+        ),
+      );
     }
-    if (!draft.size) list.append(element("div", { class: "dim" }, "Nothing is changed. On an episode's page: x deletes it, [ and ] trim it, k splits it, t changes its task, s and f say whether it succeeded, 1 to 5 rate it."));
+    if (!draft.size)
+      list.append(
+        element(
+          "div",
+          { class: "dim" },
+          "Nothing is changed. On an episode's page: x deletes it, [ and ] trim it, k splits it, t changes its task, s and f say whether it succeeded, 1 to 5 rate it.",
+        ),
+      );
   };
   draft.listeners.add(drawList);
-  const target = element("input", { type: "text", value: draft.target, "aria-label": "Folder of the new dataset", size: 60 });
+  const target = element("input", {
+    type: "text",
+    value: draft.target,
+    "aria-label": "Folder of the new dataset",
+    size: 60,
+  });
   const bar = element("progress", { max: 1, value: 0, hidden: "" });
   const stop = element("button", { hidden: "" }, "Cancel");
   const said = element("div", { role: "status" });
@@ -166,38 +257,108 @@ function showDraft(draft, info) {
         job = await getJson(`/api/jobs/${job.id}`);
       }
       stop.hidden = true;
-      if (job.state === "cancelled") { said.append("Cancelled: nothing is at the target. The same again goes on from there."); throw null; }
-      if (job.state === "failed") throw Object.assign(new Error(job.result.message), { report: job.result });
+      if (job.state === "cancelled") {
+        said.append("Cancelled: nothing is at the target. The same again goes on from there.");
+        throw null;
+      }
+      if (job.state === "failed")
+        throw Object.assign(new Error(job.result.message), { report: job.result });
       bar.value = 1;
-      said.append(`${count(job.result.episodes, "episode")}, ${count(job.result.frames, "frame")} in ${job.result.path}`);
+      said.append(
+        `${count(job.result.episodes, "episode")}, ${count(job.result.frames, "frame")} in ${job.result.path}`,
+      );
       for (const line of job.result.dropped) said.append(element("div", { class: "dim" }, line));
-      if (fields.in_place) { draft.forget(); location.reload(); }
-    } catch (error) { if (error) said.append(problem(error)); }
+      if (fields.in_place) {
+        draft.forget();
+        location.reload();
+      }
+    } catch (error) {
+      if (error) said.append(problem(error));
+    }
     stop.hidden = true;
     for (const each of buttons) each.disabled = false;
   };
-  const file = element("input", { type: "file", accept: ".json,.csv,.parquet", "aria-label": "A file of labels" });
+  const file = element("input", {
+    type: "file",
+    accept: ".json,.csv,.parquet",
+    "aria-label": "A file of labels",
+  });
   file.addEventListener("change", async () => {
     if (!file.files.length) return;
     said.replaceChildren();
-    try { said.append(`Labels of ${count(await draft.take(file.files[0]), "episode")} taken from ${file.files[0].name}; u undoes that.`); } catch (error) { said.append(problem(error)); }
+    try {
+      said.append(
+        `Labels of ${count(await draft.take(file.files[0]), "episode")} taken from ${file.files[0].name}; u undoes that.`,
+      );
+    } catch (error) {
+      said.append(problem(error));
+    }
     file.value = "";
   });
-  const buttons = [element("button", { onclick: () => run({ target: target.value }) }, "Write a new dataset")];
-  if (isLance) buttons.push(element("button", { onclick: () => run({ in_place: true }) }, "Change this dataset: a new version"));
+  const buttons = [
+    element("button", { onclick: () => run({ target: target.value }) }, "Write a new dataset"),
+  ];
+  if (isLance)
+    buttons.push(
+      element(
+        "button",
+        { onclick: () => run({ in_place: true }) },
+        "Change this dataset: a new version",
+      ),
+    );
   const command = element("code", {});
-  const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
-  const show = () => { command.textContent = `demoreel cut apply cutlist.json ${quoted(target.value)}`; };
+  const quoted = (text) =>
+    /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+  const show = () => {
+    command.textContent = `demoreel cut apply cutlist.json ${quoted(target.value)}`;
+  };
   target.addEventListener("input", show);
   show();
-  const dialog = element("dialog", { class: "wide" }, element("h2", {}, "Changes"), list,
-    draft.readOnly ? element("p", { class: "dim" }, "This viewer is read-only.") : element("div", { class: "tools" }, target, ...buttons), element("div", { class: "progress" }, bar, stop), said,
-    element("p", { class: "dim" }, element("a", { href: `/api/d/${draft.id}/cutlist`, download: "cutlist.json" }, "the cut list as a file"), "; in the shell: ", command),
-    element("p", { class: "dim" }, element("a", { href: `/api/d/${draft.id}/annotations`, download: "lerobot_annotations.json" }, "the annotations as a file"),
-      draft.readOnly ? null : element("label", {}, "; labels of a file (annotations; CSV or parquet with episode_index and success, score, flag or task): ", file)),
-    element("form", { method: "dialog" }, element("button", {}, "Close")));
+  const dialog = element(
+    "dialog",
+    { class: "wide" },
+    element("h2", {}, "Changes"),
+    list,
+    draft.readOnly
+      ? element("p", { class: "dim" }, "This viewer is read-only.")
+      : element("div", { class: "tools" }, target, ...buttons),
+    element("div", { class: "progress" }, bar, stop),
+    said,
+    element(
+      "p",
+      { class: "dim" },
+      element(
+        "a",
+        { href: `/api/d/${draft.id}/cutlist`, download: "cutlist.json" },
+        "the cut list as a file",
+      ),
+      "; in the shell: ",
+      command,
+    ),
+    element(
+      "p",
+      { class: "dim" },
+      element(
+        "a",
+        { href: `/api/d/${draft.id}/annotations`, download: "lerobot_annotations.json" },
+        "the annotations as a file",
+      ),
+      draft.readOnly
+        ? null
+        : element(
+            "label",
+            {},
+            "; labels of a file (annotations; CSV or parquet with episode_index and success, score, flag or task): ",
+            file,
+          ),
+    ),
+    element("form", { method: "dialog" }, element("button", {}, "Close")),
+  );
   drawList();
   document.body.append(dialog);
-  dialog.addEventListener("close", () => { draft.listeners.delete(drawList); dialog.remove(); });
+  dialog.addEventListener("close", () => {
+    draft.listeners.delete(drawList);
+    dialog.remove();
+  });
   dialog.showModal();
 }

@@ -12,8 +12,13 @@ const AHEAD = 24;
 export async function showEpisode(main, id, number, asked) {
   const base = `/api/d/${id}/e/${number}`;
   let before = taken(id, number);
-  const [info, known, draft] = await Promise.all([getJson(`/api/d/${id}`), before?.facts.catch(() => null), draftOf(id)]);
-  if (before && known?.revision !== info.revision) { // another state of the dataset
+  const [info, known, draft] = await Promise.all([
+    getJson(`/api/d/${id}`),
+    before?.facts.catch(() => null),
+    draftOf(id),
+  ]);
+  if (before && known?.revision !== info.revision) {
+    // another state of the dataset
     for (const images of before.images.values()) images.close();
     before.gone = true;
     before = null;
@@ -28,48 +33,112 @@ export async function showEpisode(main, id, number, asked) {
 
   const cameras = element("div", { class: "cameras" });
   const side = element("aside", { class: "side", "aria-label": "The row of this frame" });
-  const slider = element("input", { type: "range", min: 0, max: length - 1, step: 1, value: 0, "aria-label": "Frame" });
+  const slider = element("input", {
+    type: "range",
+    min: 0,
+    max: length - 1,
+    step: 1,
+    value: 0,
+    "aria-label": "Frame",
+  });
   const loop = element("div", { class: "loop" });
   const cutAway = element("div", { class: "cut" });
   const status = element("output", {});
   const playButton = element("button", { title: "Play (space)", "aria-label": "Play" }, "▶");
-  const speed = element("select", { "aria-label": "Speed", title: "Speed (- and +)" }, ...SPEEDS.map((value) => element("option", { value }, `${value}×`)));
+  const speed = element(
+    "select",
+    { "aria-label": "Speed", title: "Speed (- and +)" },
+    ...SPEEDS.map((value) => element("option", { value }, `${value}×`)),
+  );
   speed.value = "1";
   const dropped = element("span", { class: "dim" });
-  const transport = element("div", { class: "transport" }, playButton,
-    element("button", { title: "One frame back (←)", "aria-label": "One frame back", onclick: () => step(-1) }, "◂"),
-    element("button", { title: "One frame on (→)", "aria-label": "One frame on", onclick: () => step(1) }, "▸"),
-    speed, element("div", { class: "slider" }, loop, cutAway, slider), status, dropped);
+  const transport = element(
+    "div",
+    { class: "transport" },
+    playButton,
+    element(
+      "button",
+      { title: "One frame back (←)", "aria-label": "One frame back", onclick: () => step(-1) },
+      "◂",
+    ),
+    element(
+      "button",
+      { title: "One frame on (→)", "aria-label": "One frame on", onclick: () => step(1) },
+      "▸",
+    ),
+    speed,
+    element("div", { class: "slider" }, loop, cutAway, slider),
+    status,
+    dropped,
+  );
   const trims = element("div", { class: "trims" });
   const lanes = element("div", { class: "lanes", "aria-label": "What is said of this episode" });
   const plots = element("div", { class: "charts" });
-  main.append(element("div", { class: "episode" }, cameras, side, element("div", { class: "middle" }, transport, trims, lanes), plots));
+  main.append(
+    element(
+      "div",
+      { class: "episode" },
+      cameras,
+      side,
+      element("div", { class: "middle" }, transport, trims, lanes),
+      plots,
+    ),
+  );
 
   // Cameras
 
   const state = {};
-  const views = await Promise.all(Object.entries(episode.cameras).map(async ([camera, way]) => {
-    const size = info.features[camera].size;
-    const canvas = element("canvas", { width: size[1], height: size[0], "data-camera": camera, role: "img", "aria-label": `Camera ${camera}` });
-    const note = element("span", { class: "way" });
-    const box = element("div", { class: "camera", title: "Double-click to show only this camera (v)" }, canvas, element("span", { class: "name" }, camera.replace("observation.images.", "")), note);
-    cameras.append(box);
-    const view = { camera, canvas, box, note, size, context: canvas.getContext("2d", { alpha: false }), images: null };
-    try {
-      view.images = before?.images.get(camera) ?? await openImages(base, camera, way, length, size);
-      note.textContent = view.images.shown;
-    } catch (error) { box.append(problem(error)); }
-    box.addEventListener("dblclick", () => focusOn(state.only === camera ? null : camera));
-    canvas.addEventListener("mousemove", (event) => {
-      if (!view.images?.isDepth) return;
-      const area = canvas.getBoundingClientRect(), scale = Math.min(area.width / size[1], area.height / size[0]);
-      const x = (event.clientX - area.left - (area.width - size[1] * scale) / 2) / (size[1] * scale);
-      const y = (event.clientY - area.top - (area.height - size[0] * scale) / 2) / (size[0] * scale);
-      const metres = x >= 0 && x < 1 && y >= 0 && y < 1 ? view.images.metres(state.shown, x, y) : null;
-      note.textContent = metres === null ? view.images.shown : `${metres.toFixed(3)} m`;
-    });
-    return view;
-  }));
+  const views = await Promise.all(
+    Object.entries(episode.cameras).map(async ([camera, way]) => {
+      const size = info.features[camera].size;
+      const canvas = element("canvas", {
+        width: size[1],
+        height: size[0],
+        "data-camera": camera,
+        role: "img",
+        "aria-label": `Camera ${camera}`,
+      });
+      const note = element("span", { class: "way" });
+      const box = element(
+        "div",
+        { class: "camera", title: "Double-click to show only this camera (v)" },
+        canvas,
+        element("span", { class: "name" }, camera.replace("observation.images.", "")),
+        note,
+      );
+      cameras.append(box);
+      const view = {
+        camera,
+        canvas,
+        box,
+        note,
+        size,
+        context: canvas.getContext("2d", { alpha: false }),
+        images: null,
+      };
+      try {
+        view.images =
+          before?.images.get(camera) ?? (await openImages(base, camera, way, length, size));
+        note.textContent = view.images.shown;
+      } catch (error) {
+        box.append(problem(error));
+      }
+      box.addEventListener("dblclick", () => focusOn(state.only === camera ? null : camera));
+      canvas.addEventListener("mousemove", (event) => {
+        if (!view.images?.isDepth) return;
+        const area = canvas.getBoundingClientRect(),
+          scale = Math.min(area.width / size[1], area.height / size[0]);
+        const x =
+          (event.clientX - area.left - (area.width - size[1] * scale) / 2) / (size[1] * scale);
+        const y =
+          (event.clientY - area.top - (area.height - size[0] * scale) / 2) / (size[0] * scale);
+        const metres =
+          x >= 0 && x < 1 && y >= 0 && y < 1 ? view.images.metres(state.shown, x, y) : null;
+        note.textContent = metres === null ? view.images.shown : `${metres.toFixed(3)} m`;
+      });
+      return view;
+    }),
+  );
   if (before) before.gone = true; // what was not ready yet is closed when it is
   // One camera large, or all of them.
   function focusOn(camera) {
@@ -86,12 +155,20 @@ export async function showEpisode(main, id, number, asked) {
   function fallBack(view, error) {
     if (!(view.images instanceof ServerImages)) {
       view.images.close();
-      view.images = new ServerImages(base, view.camera, { way: "frames", revision: episode.revision }, length, view.size);
+      view.images = new ServerImages(
+        base,
+        view.camera,
+        { way: "frames", revision: episode.revision },
+        length,
+        view.size,
+      );
       view.note.textContent = view.images.shown;
       view.note.title = String(error.message || error);
       return true;
     }
-    clear(view.box.querySelector(".error") || view.box.appendChild(element("div", { class: "error" })));
+    clear(
+      view.box.querySelector(".error") || view.box.appendChild(element("div", { class: "error" })),
+    );
     view.box.querySelector(".error").append(problem(error));
     view.images.close();
     view.images = null;
@@ -100,7 +177,16 @@ export async function showEpisode(main, id, number, asked) {
 
   // The frame that is shown
 
-  Object.assign(state, { wanted: 0, shown: -1, playing: false, from: null, to: null, dropped: 0, stalled: 0, only: null });
+  Object.assign(state, {
+    wanted: 0,
+    shown: -1,
+    playing: false,
+    from: null,
+    to: null,
+    dropped: 0,
+    stalled: 0,
+    only: null,
+  });
   let wish = new AbortController();
   let busy = false;
 
@@ -110,7 +196,8 @@ export async function showEpisode(main, id, number, asked) {
       const image = view.images.look(frame);
       if (!image) continue;
       const { displayWidth = image.width, displayHeight = image.height } = image;
-      if (view.canvas.width !== displayWidth || view.canvas.height !== displayHeight) Object.assign(view.canvas, { width: displayWidth, height: displayHeight });
+      if (view.canvas.width !== displayWidth || view.canvas.height !== displayHeight)
+        Object.assign(view.canvas, { width: displayWidth, height: displayHeight });
       view.context.drawImage(image, 0, 0, displayWidth, displayHeight);
       view.canvas.dataset.frame = frame;
     }
@@ -136,15 +223,19 @@ export async function showEpisode(main, id, number, asked) {
   const isReady = (frame) => views.every((view) => !view.images || view.images.has(frame));
 
   async function load(frame, ahead, signal) {
-    await Promise.all(views.map(async (view) => {
-      while (view.images) {
-        try { await view.images.frame(frame, ahead, signal); return; }
-        catch (error) {
-          if (error.name === "AbortError") throw error;
-          if (!fallBack(view, error)) return;
+    await Promise.all(
+      views.map(async (view) => {
+        while (view.images) {
+          try {
+            await view.images.frame(frame, ahead, signal);
+            return;
+          } catch (error) {
+            if (error.name === "AbortError") throw error;
+            if (!fallBack(view, error)) return;
+          }
         }
-      }
-    }));
+      }),
+    );
   }
 
   // Shows the frame that was wished last; those in between are left out while one is decoded.
@@ -154,10 +245,17 @@ export async function showEpisode(main, id, number, asked) {
     try {
       while (state.shown !== state.wanted) {
         const frame = state.wanted;
-        try { await load(frame, 0, wish.signal); } catch (error) { if (error.name !== "AbortError") throw error; continue; }
+        try {
+          await load(frame, 0, wish.signal);
+        } catch (error) {
+          if (error.name !== "AbortError") throw error;
+          continue;
+        }
         draw(frame);
       }
-    } finally { busy = false; }
+    } finally {
+      busy = false;
+    }
   }
 
   function seek(frame) {
@@ -165,14 +263,21 @@ export async function showEpisode(main, id, number, asked) {
     if (state.playing) restart();
     return go();
   }
-  const step = (by) => { pause(); return seek(state.wanted + by); };
+  const step = (by) => {
+    pause();
+    return seek(state.wanted + by);
+  };
 
   // Playing: the clock runs on while all cameras have their frame, and waits where one has not.
 
-  let clock = 0, begin = 0;
+  let clock = 0,
+    begin = 0;
   const rate = () => info.fps * Number(speed.value);
   const bounds = () => [state.from ?? 0, state.to ?? length - 1];
-  function restart() { clock = performance.now(); begin = state.wanted; }
+  function restart() {
+    clock = performance.now();
+    begin = state.wanted;
+  }
   function play() {
     const [from, to] = bounds();
     if (state.wanted >= to || state.wanted < from) state.wanted = from;
@@ -182,14 +287,22 @@ export async function showEpisode(main, id, number, asked) {
     restart();
     requestAnimationFrame(tick);
   }
-  function pause() { state.playing = false; playButton.textContent = "▶"; }
+  function pause() {
+    state.playing = false;
+    playButton.textContent = "▶";
+  }
 
   async function tick(now) {
     if (!state.playing) return;
     const [from, to] = bounds();
-    let frame = begin + Math.floor(Math.max(0, now - clock) * rate() / 1000); // a frame of the screen may have begun before the clock
+    let frame = begin + Math.floor((Math.max(0, now - clock) * rate()) / 1000); // a frame of the screen may have begun before the clock
     if (frame > to) {
-      if (state.from === null && state.to === null) { state.wanted = to; pause(); await go(); return; }
+      if (state.from === null && state.to === null) {
+        state.wanted = to;
+        pause();
+        await go();
+        return;
+      }
       state.wanted = frame = from;
       restart();
     }
@@ -197,13 +310,19 @@ export async function showEpisode(main, id, number, asked) {
     prefetch(frame, to);
     if (frame !== state.shown) {
       if (isReady(frame)) {
-        if (frame > state.shown + 1 && Number(speed.value) <= 1) state.dropped += frame - state.shown - 1;
+        if (frame > state.shown + 1 && Number(speed.value) <= 1)
+          state.dropped += frame - state.shown - 1;
         state.wanted = frame;
         draw(frame);
       } else {
         // Nothing is skipped because it was late: time stands still until the next frame is there.
         const next = state.shown + 1 > from && state.shown < to ? state.shown + 1 : from;
-        try { await load(next, AHEAD); } catch { pause(); return; }
+        try {
+          await load(next, AHEAD);
+        } catch {
+          pause();
+          return;
+        }
         state.wanted = next;
         if (!state.playing) return;
         draw(next);
@@ -215,54 +334,85 @@ export async function showEpisode(main, id, number, asked) {
   }
   function prefetch(frame, to) {
     const next = Math.min(to, frame + AHEAD);
-    for (const view of views) if (view.images && !view.images.has(next)) {
-      let first = frame;
-      while (first < next && view.images.has(first)) first++;
-      view.images.frame(first, AHEAD).catch(() => {});
-    }
+    for (const view of views)
+      if (view.images && !view.images.has(next)) {
+        let first = frame;
+        while (first < next && view.images.has(first)) first++;
+        view.images.frame(first, AHEAD).catch(() => {});
+      }
   }
 
   // Numbers
 
-  let charts = null, table = [], texts = null;
-  const numbers = getBytes(`${base}/columns?v=${episode.revision}`).then((buffer) => {
-    const found = parseColumns(buffer);
-    table = found.columns;
-    charts = new Charts(plots, info, found.columns, length, seek, { hidden: asked.getAll("hide"), changed: () => remember() });
-    if (asked.has("zoom")) charts.zoom(...asked.get("zoom").split("-").map(Number));
-    charts.show(Math.max(0, state.shown));
-    for (const column of table) {
-      if (info.features[column.key]?.dtype !== "bool") continue;
-      for (let dim = 0; dim < column.dims; dim++) {
-        const values = Array.from({ length }, (_, frame) => Boolean(column.values[frame * column.dims + dim]));
-        timeline.addColumn(column.dims > 1 ? `${column.key}[${dim}]` : column.key, values, { truth: true });
+  let charts = null,
+    table = [],
+    texts = null;
+  const numbers = getBytes(`${base}/columns?v=${episode.revision}`)
+    .then((buffer) => {
+      const found = parseColumns(buffer);
+      table = found.columns;
+      charts = new Charts(plots, info, found.columns, length, seek, {
+        hidden: asked.getAll("hide"),
+        changed: () => remember(),
+      });
+      if (asked.has("zoom")) charts.zoom(...asked.get("zoom").split("-").map(Number));
+      charts.show(Math.max(0, state.shown));
+      for (const column of table) {
+        if (info.features[column.key]?.dtype !== "bool") continue;
+        for (let dim = 0; dim < column.dims; dim++) {
+          const values = Array.from({ length }, (_, frame) =>
+            Boolean(column.values[frame * column.dims + dim]),
+          );
+          timeline.addColumn(column.dims > 1 ? `${column.key}[${dim}]` : column.key, values, {
+            truth: true,
+          });
+        }
       }
-    }
-    timeline.draw();
-    showRow(Math.max(0, state.shown));
-  }).catch((error) => plots.append(problem(error)));
-  const words = getJson(`${base}/texts?v=${episode.revision}`).then((found) => {
-    texts = found;
-    showRow(Math.max(0, state.shown));
-    if (new Set(found.task).size > 1) timeline.addColumn("task", found.task);
-    for (const [key, values] of Object.entries(found.columns)) if (info.features[key].dtype === "string") timeline.addColumn(key, values);
-    timeline.draw();
-  }).catch((error) => plots.append(problem(error)));
+      timeline.draw();
+      showRow(Math.max(0, state.shown));
+    })
+    .catch((error) => plots.append(problem(error)));
+  const words = getJson(`${base}/texts?v=${episode.revision}`)
+    .then((found) => {
+      texts = found;
+      showRow(Math.max(0, state.shown));
+      if (new Set(found.task).size > 1) timeline.addColumn("task", found.task);
+      for (const [key, values] of Object.entries(found.columns))
+        if (info.features[key].dtype === "string") timeline.addColumn(key, values);
+      timeline.draw();
+    })
+    .catch((error) => plots.append(problem(error)));
 
   const rows = new Map();
-  const spoken = element("div"), counted = element("div"); // texts first, whatever arrives first
+  const spoken = element("div"),
+    counted = element("div"); // texts first, whatever arrives first
   side.append(spoken, counted);
   function rowOf(key, names, size) {
     if (!rows.has(key)) {
       const isNumber = Boolean(names) || info.features[key]?.kind === "number";
-      const cells = Array.from({ length: size }, () => element("td", isNumber ? { class: "number" } : {}));
-      const body = element("table", {}, ...cells.map((cell, place) => element("tr", {}, element("td", { class: "dim" }, names ? names[place] : size > 1 ? place : ""), cell)));
+      const cells = Array.from({ length: size }, () =>
+        element("td", isNumber ? { class: "number" } : {}),
+      );
+      const body = element(
+        "table",
+        {},
+        ...cells.map((cell, place) =>
+          element(
+            "tr",
+            {},
+            element("td", { class: "dim" }, names ? names[place] : size > 1 ? place : ""),
+            cell,
+          ),
+        ),
+      );
       (isNumber ? counted : spoken).append(element("h3", {}, key), body);
       rows.set(key, cells);
     }
     return rows.get(key);
   }
-  const put = (cell, text) => { if (cell.shown !== text) cell.textContent = cell.shown = text; };
+  const put = (cell, text) => {
+    if (cell.shown !== text) cell.textContent = cell.shown = text;
+  };
   function showRow(frame) {
     if (texts?.task?.length) put(rowOf("task", null, 1)[0], texts.task[frame] ?? "");
     for (const column of table) {
@@ -272,7 +422,8 @@ export async function showEpisode(main, id, number, asked) {
         put(cells[dim], String(Number.isInteger(value) ? value : value.toPrecision(5)));
       }
     }
-    for (const [key, values] of Object.entries(texts?.columns || {})) put(rowOf(key, null, 1)[0], String(values[frame] ?? ""));
+    for (const [key, values] of Object.entries(texts?.columns || {}))
+      put(rowOf(key, null, 1)[0], String(values[frame] ?? ""));
   }
 
   // The address carries what is shown
@@ -284,19 +435,21 @@ export async function showEpisode(main, id, number, asked) {
     if (state.to !== null) query.set("out", state.to);
     if (state.only) query.set("camera", state.only);
     if (speed.value !== "1") query.set("speed", speed.value);
-    if (charts && (charts.range[0] > 0 || charts.range[1] < length - 1)) query.set("zoom", charts.range.map(Math.round).join("-"));
+    if (charts && (charts.range[0] > 0 || charts.range[1] < length - 1))
+      query.set("zoom", charts.range.map(Math.round).join("-"));
     for (const name of charts ? charts.hidden : asked.getAll("hide")) query.append("hide", name);
     history.replaceState(null, "", `#/d/${id}/e/${number}?${query}`);
   }, 200);
   function drawLoop() {
     const [from, to] = bounds();
     loop.style.display = state.from === null && state.to === null ? "none" : "";
-    loop.style.left = `${100 * from / Math.max(1, length - 1)}%`;
-    loop.style.width = `${100 * (to - from) / Math.max(1, length - 1)}%`;
+    loop.style.left = `${(100 * from) / Math.max(1, length - 1)}%`;
+    loop.style.width = `${(100 * (to - from)) / Math.max(1, length - 1)}%`;
   }
   const mark = (which) => {
     state[which] = state[which] === state.wanted ? null : state.wanted;
-    if (state.from !== null && state.to !== null && state.from > state.to) state[which === "from" ? "to" : "from"] = null;
+    if (state.from !== null && state.to !== null && state.from > state.to)
+      state[which === "from" ? "to" : "from"] = null;
     drawLoop();
     remember();
   };
@@ -309,33 +462,88 @@ export async function showEpisode(main, id, number, asked) {
   const label = (name, value) => {
     const wanted = now(name) === value ? null : value;
     // What the dataset says itself is no change; to take that back, it would have to be unknown.
-    draft.change(number, { [name]: same(wanted, said[name] ?? null) || (wanted === null && draft.of(number)[name] === undefined) ? null : wanted });
+    draft.change(number, {
+      [name]:
+        same(wanted, said[name] ?? null) ||
+        (wanted === null && draft.of(number)[name] === undefined)
+          ? null
+          : wanted,
+    });
   };
   const timeline = new Timeline(lanes, length, {
     read: (name) => now(name) ?? [],
-    write: (name, rows) => draft.change(number, { [name]: same(rows, said[name] ?? []) ? null : rows }),
-    seek: (frame) => { pause(); return seek(frame); },
+    write: (name, rows) =>
+      draft.change(number, { [name]: same(rows, said[name] ?? []) ? null : rows }),
+    seek: (frame) => {
+      pause();
+      return seek(frame);
+    },
     cameras: Object.keys(episode.cameras),
-    known: (style) => [...said.persistent, ...said.events, ...Object.values(draft.episodes).flatMap((change) => [...(change.persistent ?? []), ...(change.events ?? [])])]
-      .filter((row) => row.style === style || style === "event").map((row) => row.content ?? ""),
+    known: (style) =>
+      [
+        ...said.persistent,
+        ...said.events,
+        ...Object.values(draft.episodes).flatMap((change) => [
+          ...(change.persistent ?? []),
+          ...(change.events ?? []),
+        ]),
+      ]
+        .filter((row) => row.style === style || style === "event")
+        .map((row) => row.content ?? ""),
   });
-  const labels = getJson(`${base}/labels?v=${episode.revision}`).then((found) => { Object.assign(said, found); drawChanges(); }).catch((error) => lanes.append(problem(error)));
+  const labels = getJson(`${base}/labels?v=${episode.revision}`)
+    .then((found) => {
+      Object.assign(said, found);
+      drawChanges();
+    })
+    .catch((error) => lanes.append(problem(error)));
   const marks = element("span", { class: "marks" });
   facts.append(" ", marks);
-  const toggles = [["success", true, "✓ success", "s"], ["success", false, "✗ failure", "f"], ["flag", "good", "good", "g"], ["flag", "bad", "bad", "b"], ["redo", true, "record again", "r"]];
+  const toggles = [
+    ["success", true, "✓ success", "s"],
+    ["success", false, "✗ failure", "f"],
+    ["flag", "good", "good", "g"],
+    ["flag", "bad", "bad", "b"],
+    ["redo", true, "record again", "r"],
+  ];
   for (const [name, value, text, key] of toggles) {
-    marks.append(element("button", { "data-mark": `${name} ${value}`, title: `${text} (${key})`, onclick: () => mark2(name, value) }, text));
+    marks.append(
+      element(
+        "button",
+        {
+          "data-mark": `${name} ${value}`,
+          title: `${text} (${key})`,
+          onclick: () => mark2(name, value),
+        },
+        text,
+      ),
+    );
   }
   const stars = element("span", { class: "stars", role: "group", "aria-label": "Score" });
-  for (let score = 1; score <= 5; score++) stars.append(element("button", { "data-score": score, title: `Score ${score} (${score})`, "aria-label": `Score ${score}`, onclick: () => label("score", score) }, "★"));
+  for (let score = 1; score <= 5; score++)
+    stars.append(
+      element(
+        "button",
+        {
+          "data-score": score,
+          title: `Score ${score} (${score})`,
+          "aria-label": `Score ${score}`,
+          onclick: () => label("score", score),
+        },
+        "★",
+      ),
+    );
   marks.append(stars);
-  const mark2 = (name, value) => (name === "redo" ? draft.change(number, { redo: !draft.of(number).redo }) : label(name, value));
+  const mark2 = (name, value) =>
+    name === "redo" ? draft.change(number, { redo: !draft.of(number).redo }) : label(name, value);
 
   function drawChanges() {
     const change = draft.of(number);
     for (const [name, value] of toggles) {
       const on = (name === "redo" ? Boolean(change.redo) : now(name)) === value;
-      marks.querySelector(`[data-mark="${name} ${value}"]`).setAttribute("aria-pressed", String(on));
+      marks
+        .querySelector(`[data-mark="${name} ${value}"]`)
+        .setAttribute("aria-pressed", String(on));
     }
     for (const star of stars.children) {
       const on = Number(star.dataset.score) <= (now("score") ?? 0);
@@ -344,20 +552,30 @@ export async function showEpisode(main, id, number, asked) {
     }
     timeline.draw();
     drawTrims();
-    const share = (frame) => `${100 * frame / Math.max(1, length - 1)}%`;
+    const share = (frame) => `${(100 * frame) / Math.max(1, length - 1)}%`;
     task.textContent = change.task ?? episode.tasks.join("; ");
     cameras.classList.toggle("deleted", Boolean(change.deleted));
     clear(cutAway);
-    const gone = (from, to, title) => { const part = element("i", { title }); part.style.left = share(from); part.style.width = share(to - from); cutAway.append(part); };
+    const gone = (from, to, title) => {
+      const part = element("i", { title });
+      part.style.left = share(from);
+      part.style.width = share(to - from);
+      cutAway.append(part);
+    };
     if (change.deleted) gone(0, length - 1, "deleted");
     else {
       if (change.start) gone(0, change.start, "trimmed");
       if (change.stop !== undefined) gone(change.stop - 1, length - 1, "trimmed");
-      for (const frame of change.splits || []) { const line = element("b", { title: `split at ${frame}` }); line.style.left = share(frame); cutAway.append(line); }
+      for (const frame of change.splits || []) {
+        const line = element("b", { title: `split at ${frame}` });
+        line.style.left = share(frame);
+        cutAway.append(line);
+      }
     }
   }
   draft.listeners.add(drawChanges);
-  const trim = (which, frame) => draft.change(number, { [which]: draft.of(number)[which] === frame ? null : frame });
+  const trim = (which, frame) =>
+    draft.change(number, { [which]: draft.of(number)[which] === frame ? null : frame });
   const split = () => {
     const splits = new Set(draft.of(number).splits || []);
     if (state.wanted > 0 && !splits.delete(state.wanted)) splits.add(state.wanted);
@@ -365,12 +583,20 @@ export async function showEpisode(main, id, number, asked) {
   };
   const retask = async () => {
     const own = episode.tasks[0] ?? "";
-    const found = await ask("The task of this episode", draft.of(number).task ?? own, { known: Object.values(draft.episodes).map((change) => change.task ?? own) });
-    if (found) draft.change(number, { task: !found.text || found.text === own ? null : found.text });
+    const found = await ask("The task of this episode", draft.of(number).task ?? own, {
+      known: Object.values(draft.episodes).map((change) => change.task ?? own),
+    });
+    if (found)
+      draft.change(number, { task: !found.text || found.text === own ? null : found.text });
   };
   // Head and tail apart: an idle tail teaches a policy to stop.
   let proposed = null;
-  const proposal = getJson(`${base}/idle?v=${episode.revision}`).then((found) => { proposed = found; drawTrims(); }).catch(() => {});
+  const proposal = getJson(`${base}/idle?v=${episode.revision}`)
+    .then((found) => {
+      proposed = found;
+      drawTrims();
+    })
+    .catch(() => {});
   const idle = async (end) => {
     await proposal;
     if (end === "start" && proposed?.start > 0) trim("start", proposed.start);
@@ -383,62 +609,182 @@ export async function showEpisode(main, id, number, asked) {
       if (!frames && change[end] === undefined) return;
       const on = change[end] !== undefined;
       const gone = on ? (end === "start" ? change.start : length - change.stop) : frames;
-      trims.append(element("button", { "data-trim": end, "aria-pressed": String(on), title: on ? "Undo this trim" : `Trim it (${key})`, onclick: () => (on ? draft.change(number, { [end]: null }) : idle(end)) },
-        `${on ? "trimmed" : "trim"} ${text} ${(gone / info.fps).toFixed(1)} s${on ? "" : " (idle)"}`));
+      trims.append(
+        element(
+          "button",
+          {
+            "data-trim": end,
+            "aria-pressed": String(on),
+            title: on ? "Undo this trim" : `Trim it (${key})`,
+            onclick: () => (on ? draft.change(number, { [end]: null }) : idle(end)),
+          },
+          `${on ? "trimmed" : "trim"} ${text} ${(gone / info.fps).toFixed(1)} s${on ? "" : " (idle)"}`,
+        ),
+      );
     };
     part("start", proposed?.start ?? 0, "head", "{");
     part("stop", proposed ? length - proposed.stop : 0, "tail", "}");
-    for (const frame of change.splits || []) trims.append(element("span", { class: "dim" }, `split at ${frame}`));
+    for (const frame of change.splits || [])
+      trims.append(element("span", { class: "dim" }, `split at ${frame}`));
   }
 
   drawChanges();
 
-  slider.addEventListener("input", () => { pause(); seek(Number(slider.value)); });
+  slider.addEventListener("input", () => {
+    pause();
+    seek(Number(slider.value));
+  });
   slider.addEventListener("keydown", (event) => event.preventDefault());
   playButton.addEventListener("click", () => (state.playing ? pause() : play()));
-  speed.addEventListener("change", () => { restart(); remember(); speed.blur(); });
-  const faster = (by) => { remember(); speed.selectedIndex = Math.max(0, Math.min(SPEEDS.length - 1, speed.selectedIndex + by)); begin = state.shown; clock = performance.now(); };
+  speed.addEventListener("change", () => {
+    restart();
+    remember();
+    speed.blur();
+  });
+  const faster = (by) => {
+    remember();
+    speed.selectedIndex = Math.max(0, Math.min(SPEEDS.length - 1, speed.selectedIndex + by));
+    begin = state.shown;
+    clock = performance.now();
+  };
   const other = (by) => async () => {
-    const next = await getJson(`/api/d/${id}/episodes?from=${Math.max(0, episode.position + by)}&n=1`);
-    if (episode.position + by >= 0 && next.rows.length) location.hash = `#/d/${id}/e/${next.rows[0].index}`;
+    const next = await getJson(
+      `/api/d/${id}/episodes?from=${Math.max(0, episode.position + by)}&n=1`,
+    );
+    if (episode.position + by >= 0 && next.rows.length)
+      location.hash = `#/d/${id}/e/${next.rows[0].index}`;
   };
   const second = Math.max(1, Math.round(info.fps));
   setKeys([
-    { keys: [" "], shown: "space", does: "play or pause", run: () => (state.playing ? pause() : play()) },
+    {
+      keys: [" "],
+      shown: "space",
+      does: "play or pause",
+      run: () => (state.playing ? pause() : play()),
+    },
     { keys: ["ArrowRight"], shift: false, shown: "→", does: "one frame on", run: () => step(1) },
     { keys: ["ArrowLeft"], shift: false, shown: "←", does: "one frame back", run: () => step(-1) },
-    { keys: ["ArrowRight"], shift: true, shown: "shift →", does: "one second on", run: () => step(second) },
-    { keys: ["ArrowLeft"], shift: true, shown: "shift ←", does: "one second back", run: () => step(-second) },
+    {
+      keys: ["ArrowRight"],
+      shift: true,
+      shown: "shift →",
+      does: "one second on",
+      run: () => step(second),
+    },
+    {
+      keys: ["ArrowLeft"],
+      shift: true,
+      shown: "shift ←",
+      does: "one second back",
+      run: () => step(-second),
+    },
     { keys: ["Home"], shown: "Home", does: "first frame", run: () => step(-length) },
     { keys: ["End"], shown: "End", does: "last frame", run: () => step(length) },
     { keys: ["+", "="], shown: "+", does: "faster", run: () => faster(1) },
     { keys: ["-"], shown: "-", does: "slower", run: () => faster(-1) },
     { keys: ["i"], shown: "i", does: "the loop begins here", run: () => mark("from") },
     { keys: ["o"], shown: "o", does: "the loop ends here", run: () => mark("to") },
-    { keys: ["["], shown: "[", does: "the episode begins here", run: () => trim("start", state.wanted) },
-    { keys: ["]"], shown: "]", does: "the episode ends here", run: () => trim("stop", state.wanted + 1) },
-    { keys: ["{"], shown: "{", does: "trim what does not move at the head", run: () => idle("start") },
-    { keys: ["}"], shown: "}", does: "trim what does not move at the tail", run: () => idle("stop") },
+    {
+      keys: ["["],
+      shown: "[",
+      does: "the episode begins here",
+      run: () => trim("start", state.wanted),
+    },
+    {
+      keys: ["]"],
+      shown: "]",
+      does: "the episode ends here",
+      run: () => trim("stop", state.wanted + 1),
+    },
+    {
+      keys: ["{"],
+      shown: "{",
+      does: "trim what does not move at the head",
+      run: () => idle("start"),
+    },
+    {
+      keys: ["}"],
+      shown: "}",
+      does: "trim what does not move at the tail",
+      run: () => idle("stop"),
+    },
     { keys: ["k"], shown: "k", does: "split here, or not", run: split },
     { keys: ["s"], shown: "s", does: "success, or unknown", run: () => label("success", true) },
     { keys: ["f"], shown: "f", does: "failure, or unknown", run: () => label("success", false) },
-    { keys: ["1", "2", "3", "4", "5"], shown: "1-5", does: "score, or none", run: (event) => label("score", Number(event.key)) },
+    {
+      keys: ["1", "2", "3", "4", "5"],
+      shown: "1-5",
+      does: "score, or none",
+      run: (event) => label("score", Number(event.key)),
+    },
     { keys: ["g"], shown: "g", does: "good, or no flag", run: () => label("flag", "good") },
     { keys: ["b"], shown: "b", does: "bad, or no flag", run: () => label("flag", "bad") },
-    { keys: ["r"], shown: "r", does: "record this episode again, or not", run: () => mark2("redo", true) },
-    { keys: ["a"], shown: "a", does: "a subtask begins here", run: () => timeline.addFrom(state.wanted) },
-    { keys: ["e"], shown: "e", does: "something is said here", run: () => timeline.say(state.wanted) },
-    { keys: ["v"], shown: "v", does: "one camera after the other, then all", run: () => focusOn([null, ...views.map((view) => view.camera)][(1 + views.findIndex((view) => view.camera === state.only) + 1) % (views.length + 1)]) },
+    {
+      keys: ["r"],
+      shown: "r",
+      does: "record this episode again, or not",
+      run: () => mark2("redo", true),
+    },
+    {
+      keys: ["a"],
+      shown: "a",
+      does: "a subtask begins here",
+      run: () => timeline.addFrom(state.wanted),
+    },
+    {
+      keys: ["e"],
+      shown: "e",
+      does: "something is said here",
+      run: () => timeline.say(state.wanted),
+    },
+    {
+      keys: ["v"],
+      shown: "v",
+      does: "one camera after the other, then all",
+      run: () =>
+        focusOn(
+          [null, ...views.map((view) => view.camera)][
+            (1 + views.findIndex((view) => view.camera === state.only) + 1) % (views.length + 1)
+          ],
+        ),
+    },
     { keys: ["t"], shown: "t", does: "change the task", run: retask },
-    { keys: ["x", "Delete"], shown: "x", does: "delete the episode, or restore it", run: () => draft.change(number, { deleted: !draft.of(number).deleted }) },
+    {
+      keys: ["x", "Delete"],
+      shown: "x",
+      does: "delete the episode, or restore it",
+      run: () => draft.change(number, { deleted: !draft.of(number).deleted }),
+    },
     { keys: ["u"], shown: "u", does: "undo", run: () => draft.undo() },
     { keys: ["U"], shown: "shift u", does: "redo", run: () => draft.redo() },
-    { keys: ["c"], shown: "c", does: "the changes, and what to do with them", run: () => changes.click() },
+    {
+      keys: ["c"],
+      shown: "c",
+      does: "the changes, and what to do with them",
+      run: () => changes.click(),
+    },
     { keys: ["n", "ArrowDown"], shown: "n ↓", does: "next episode", run: other(1) },
     { keys: ["p", "ArrowUp"], shown: "p ↑", does: "previous episode", run: other(-1) },
-    { keys: ["z"], shown: "z", does: "show all of the charts' time", run: () => charts?.zoom(0, length - 1) },
-    { keys: ["Z"], shown: "shift z", does: "show the loop's time in the charts", run: () => charts?.zoom(...bounds()) },
-    { keys: ["Escape"], shown: "Esc", does: "back to the dataset", run: () => { location.hash = `#/d/${id}`; } },
+    {
+      keys: ["z"],
+      shown: "z",
+      does: "show all of the charts' time",
+      run: () => charts?.zoom(0, length - 1),
+    },
+    {
+      keys: ["Z"],
+      shown: "shift z",
+      does: "show the loop's time in the charts",
+      run: () => charts?.zoom(...bounds()),
+    },
+    {
+      keys: ["Escape"],
+      shown: "Esc",
+      does: "back to the dataset",
+      run: () => {
+        location.hash = `#/d/${id}`;
+      },
+    },
   ]);
 
   const take = (query) => {
@@ -463,6 +809,14 @@ export async function showEpisode(main, id, number, asked) {
   };
   leave.go = take;
   // For tests and for the curious: what is shown, and the way there.
-  main.demoreel = { state, seek, step, play, pause, ready: Promise.all([numbers, words, labels, proposal]), dropped: () => state.dropped };
+  main.demoreel = {
+    state,
+    seek,
+    step,
+    play,
+    pause,
+    ready: Promise.all([numbers, words, labels, proposal]),
+    dropped: () => state.dropped,
+  };
   return leave;
 }

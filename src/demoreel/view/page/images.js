@@ -16,7 +16,8 @@ class Kept {
     this.images.get(frame)?.close?.();
     this.images.set(frame, image);
     if (this.images.size <= this.most) return;
-    let worst = -1, distance = -1;
+    let worst = -1,
+      distance = -1;
     for (const key of this.images.keys()) {
       // What lies ahead is wanted next: it counts half.
       const away = key >= this.near ? (key - this.near) / 2 : this.near - key;
@@ -46,20 +47,38 @@ export class PacketImages {
 
   static async supports(facts) {
     if (facts.way !== "packets" || typeof VideoDecoder === "undefined") return null;
-    const base = { codec: facts.codec, codedWidth: facts.width, codedHeight: facts.height, optimizeForLatency: true };
-    if (facts.description) base.description = Uint8Array.from(facts.description.match(/../g), (pair) => parseInt(pair, 16));
+    const base = {
+      codec: facts.codec,
+      codedWidth: facts.width,
+      codedHeight: facts.height,
+      optimizeForLatency: true,
+    };
+    if (facts.description)
+      base.description = Uint8Array.from(facts.description.match(/../g), (pair) =>
+        parseInt(pair, 16),
+      );
     // Frames of a decoder in hardware are few: it would stop while they are kept.
     for (const hardwareAcceleration of ["prefer-software", "no-preference"]) {
       try {
-        const { supported } = await VideoDecoder.isConfigSupported({ ...base, hardwareAcceleration });
+        const { supported } = await VideoDecoder.isConfigSupported({
+          ...base,
+          hardwareAcceleration,
+        });
         if (supported) return { ...base, hardwareAcceleration };
-      } catch { /* an unknown codec string */ }
+      } catch {
+        /* an unknown codec string */
+      }
     }
     return null;
   }
 
-  has(frame) { return this.kept.images.has(frame); }
-  look(frame) { this.kept.near = frame; return this.kept.images.get(frame); }
+  has(frame) {
+    return this.kept.images.has(frame);
+  }
+  look(frame) {
+    this.kept.near = frame;
+    return this.kept.images.get(frame);
+  }
 
   // Gives a frame; `ahead` more are decoded with it.
   async frame(frame, ahead = 0, signal) {
@@ -67,15 +86,21 @@ export class PacketImages {
     const kept = this.kept.images.get(frame);
     if (kept) return kept;
     const known = this.decoding.get(frame);
-    if (known) { await known; }
-    else {
+    if (known) {
+      await known;
+    } else {
       const last = Math.min(this.length - 1, frame + ahead);
-      const run = (this.turn = this.turn.catch(() => {}).then(() => {
-        if (signal?.aborted) throw new DOMException("not wanted any more", "AbortError");
-        return this.has(frame) && last === frame ? undefined : this.run(frame, last);
-      }));
+      const run = (this.turn = this.turn
+        .catch(() => {})
+        .then(() => {
+          if (signal?.aborted) throw new DOMException("not wanted any more", "AbortError");
+          return this.has(frame) && last === frame ? undefined : this.run(frame, last);
+        }));
       for (let each = frame; each <= last; each++) this.decoding.set(each, run);
-      const done = () => { for (let each = frame; each <= last; each++) if (this.decoding.get(each) === run) this.decoding.delete(each); };
+      const done = () => {
+        for (let each = frame; each <= last; each++)
+          if (this.decoding.get(each) === run) this.decoding.delete(each);
+      };
       run.then(done, done);
       await run;
     }
@@ -89,8 +114,11 @@ export class PacketImages {
 
   packets(number) {
     if (!this.blocks.has(number)) {
-      const from = number * this.block, to = Math.min(this.length, from + this.block);
-      const loaded = getBytes(`${this.base}/packets?camera=${encodeURIComponent(this.camera)}&from=${from}&to=${to}&v=${this.facts.revision}`).then(parsePackets);
+      const from = number * this.block,
+        to = Math.min(this.length, from + this.block);
+      const loaded = getBytes(
+        `${this.base}/packets?camera=${encodeURIComponent(this.camera)}&from=${from}&to=${to}&v=${this.facts.revision}`,
+      ).then(parsePackets);
       loaded.catch(() => this.blocks.delete(number));
       this.blocks.set(number, loaded);
       if (this.blocks.size > 6) this.blocks.delete(this.blocks.keys().next().value);
@@ -102,24 +130,31 @@ export class PacketImages {
     const { first: origin, step } = this.facts;
     for (let number = Math.floor(first / this.block); number * this.block <= last; number++) {
       const packets = await this.packets(number);
-      const from = Math.max(first, number * this.block), to = Math.min(last, (number + 1) * this.block - 1);
+      const from = Math.max(first, number * this.block),
+        to = Math.min(last, (number + 1) * this.block - 1);
       await this.decode(packets, origin + step * from, origin + step * to);
     }
-    if (last + 1 < this.length && last - first > 4) this.packets(Math.floor((last + 1) / this.block)).catch(() => {});
+    if (last + 1 < this.length && last - first > 4)
+      this.packets(Math.floor((last + 1) / this.block)).catch(() => {});
   }
 
   async decode(packets, from, to) {
     const wanted = new Set();
-    for (let frame = from; frame <= to; frame += this.facts.step) if (!this.kept.images.has((frame - this.facts.first) / this.facts.step)) wanted.add(frame);
+    for (let frame = from; frame <= to; frame += this.facts.step)
+      if (!this.kept.images.has((frame - this.facts.first) / this.facts.step)) wanted.add(frame);
     if (!wanted.size) return;
-    let start = packets.length, stop = 0;
+    let start = packets.length,
+      stop = 0;
     packets.forEach((packet, place) => {
       if (!wanted.has(packet.frame)) return;
       stop = Math.max(stop, place);
       let key = place;
       while (key > 0 && !packets[key].key) key--;
       // A frame that is shown before its keyframe leans on the one before it, too.
-      if (packets[key].frame > packet.frame) { key--; while (key > 0 && !packets[key].key) key--; }
+      if (packets[key].frame > packet.frame) {
+        key--;
+        while (key > 0 && !packets[key].key) key--;
+      }
       start = Math.min(start, Math.max(0, key));
     });
     let hidden = -1;
@@ -127,9 +162,14 @@ export class PacketImages {
     for (let place = start; place <= stop; place++) {
       const packet = packets[place];
       const timestamp = packet.frame >= 0 ? packet.frame : hidden--;
-      decoder.decode(new EncodedVideoChunk({ type: packet.key ? "key" : "delta", timestamp, data: packet.data }));
+      decoder.decode(
+        new EncodedVideoChunk({ type: packet.key ? "key" : "delta", timestamp, data: packet.data }),
+      );
       // An unbounded queue would hold a whole long GOP in decoded frames.
-      while (decoder.decodeQueueSize > 24) await new Promise((resolve) => decoder.addEventListener("dequeue", resolve, { once: true }));
+      while (decoder.decodeQueueSize > 24)
+        await new Promise((resolve) =>
+          decoder.addEventListener("dequeue", resolve, { once: true }),
+        );
     }
     await decoder.flush();
     if (this.trouble) throw this.trouble;
@@ -144,14 +184,19 @@ export class PacketImages {
         if (Number.isInteger(place) && place >= 0 && place < this.length) this.keep(place, image);
         else image.close();
       },
-      error: (error) => { this.trouble = error; },
+      error: (error) => {
+        this.trouble = error;
+      },
     });
     this.decoder.configure(this.config);
     return this.decoder;
   }
 
   keep(place, image) {
-    if (this.config.hardwareAcceleration === "prefer-software") { this.kept.put(place, image); return; }
+    if (this.config.hardwareAcceleration === "prefer-software") {
+      this.kept.put(place, image);
+      return;
+    }
     const copy = new OffscreenCanvas(image.displayWidth, image.displayHeight);
     copy.getContext("2d").drawImage(image, 0, 0);
     image.close();
@@ -165,10 +210,15 @@ export class PacketImages {
 }
 
 function parsePackets(buffer) {
-  const view = new DataView(buffer), packets = [];
+  const view = new DataView(buffer),
+    packets = [];
   for (let at = 0; at < buffer.byteLength;) {
     const size = view.getInt32(at + 8, true);
-    packets.push({ key: view.getUint8(at) === 1, frame: view.getInt32(at + 4, true), data: new Uint8Array(buffer, at + HEADER, size) });
+    packets.push({
+      key: view.getUint8(at) === 1,
+      frame: view.getInt32(at + 4, true),
+      data: new Uint8Array(buffer, at + HEADER, size),
+    });
     at += HEADER + size;
   }
   return packets;
@@ -184,12 +234,22 @@ export class ServerImages {
     this.under = new Map();
     this.shown = "decoded by the server";
   }
-  has(frame) { return this.kept.images.has(frame); }
-  look(frame) { this.kept.near = frame; return this.kept.images.get(frame); }
+  has(frame) {
+    return this.kept.images.has(frame);
+  }
+  look(frame) {
+    this.kept.near = frame;
+    return this.kept.images.get(frame);
+  }
 
   async frame(frame, ahead = 0, signal) {
     this.kept.near = frame;
-    for (let next = frame + 1; next <= Math.min(this.length - 1, frame + Math.min(ahead, 4)); next++) this.load(next).catch(() => {});
+    for (
+      let next = frame + 1;
+      next <= Math.min(this.length - 1, frame + Math.min(ahead, 4));
+      next++
+    )
+      this.load(next).catch(() => {});
     if (!this.has(frame)) await this.load(frame, signal);
     return this.kept.images.get(frame);
   }
@@ -198,8 +258,11 @@ export class ServerImages {
     if (this.has(frame)) return Promise.resolve();
     if (this.under.has(frame)) return this.under.get(frame);
     const query = `camera=${encodeURIComponent(this.camera)}&i=${frame}&v=${this.facts.revision}`;
-    const loading = (this.isDepth ? this.depth(`${this.base}/depth?${query}`, frame, signal) : this.image(`${this.base}/frame?${query}`, frame, signal))
-      .finally(() => this.under.delete(frame));
+    const loading = (
+      this.isDepth
+        ? this.depth(`${this.base}/depth?${query}`, frame, signal)
+        : this.image(`${this.base}/frame?${query}`, frame, signal)
+    ).finally(() => this.under.delete(frame));
     this.under.set(frame, loading);
     return loading;
   }
@@ -213,8 +276,13 @@ export class ServerImages {
     const [height, width] = answer.headers.get("X-Size").split(",").map(Number);
     const values = new Uint16Array(await answer.arrayBuffer());
     const pixels = new Uint8ClampedArray(4 * width * height);
-    let low = 65535, high = 0;
-    for (const value of values) if (value) { if (value < low) low = value; if (value > high) high = value; }
+    let low = 65535,
+      high = 0;
+    for (const value of values)
+      if (value) {
+        if (value < low) low = value;
+        if (value > high) high = value;
+      }
     const scale = high > low ? 255 / (high - low) : 0;
     values.forEach((value, place) => {
       const [red, green, blue] = value ? VIRIDIS[Math.round((value - low) * scale)] : [0, 0, 0];
@@ -229,22 +297,42 @@ export class ServerImages {
   metres(frame, x, y) {
     const held = this.values.get(frame);
     if (!held) return null;
-    const value = held.values[Math.floor(y * held.values.length / held.width) * held.width + Math.floor(x * held.width)];
+    const value =
+      held.values[
+        Math.floor((y * held.values.length) / held.width) * held.width + Math.floor(x * held.width)
+      ];
     return value ? value / 1000 : null;
   }
 
-  close() { this.kept.clear(); }
+  close() {
+    this.kept.clear();
+  }
 }
 
 // Anchors of the viridis map (CC0), with straight lines between them.
-const ANCHORS = [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137], [53, 183, 121], [109, 205, 89], [180, 222, 44], [253, 231, 37]];
+const ANCHORS = [
+  [68, 1, 84],
+  [72, 40, 120],
+  [62, 74, 137],
+  [49, 104, 142],
+  [38, 130, 142],
+  [31, 158, 137],
+  [53, 183, 121],
+  [109, 205, 89],
+  [180, 222, 44],
+  [253, 231, 37],
+];
 const VIRIDIS = Array.from({ length: 256 }, (_, value) => {
-  const at = value / 255 * (ANCHORS.length - 1), low = Math.min(ANCHORS.length - 2, Math.floor(at));
-  return ANCHORS[low].map((part, channel) => Math.round(part + (ANCHORS[low + 1][channel] - part) * (at - low)));
+  const at = (value / 255) * (ANCHORS.length - 1),
+    low = Math.min(ANCHORS.length - 2, Math.floor(at));
+  return ANCHORS[low].map((part, channel) =>
+    Math.round(part + (ANCHORS[low + 1][channel] - part) * (at - low)),
+  );
 });
 
 export async function openImages(base, camera, facts, length, size) {
-  if (facts.way === "error") throw Object.assign(new Error(facts.why.message), { report: facts.why });
+  if (facts.way === "error")
+    throw Object.assign(new Error(facts.why.message), { report: facts.why });
   const config = await PacketImages.supports(facts);
   if (!config) return new ServerImages(base, camera, facts, length, size);
   const images = new PacketImages(base, camera, facts, length);

@@ -10,7 +10,9 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-export function clear(node) { node.replaceChildren(); }
+export function clear(node) {
+  node.replaceChildren();
+}
 
 export class RequestError extends Error {
   constructor(status, report) {
@@ -25,7 +27,11 @@ export async function get(path, signal, options = {}) {
   if (!answer.ok) {
     const text = await answer.text();
     let report = { message: text.trim() };
-    try { report = JSON.parse(text); } catch { /* a plain text */ }
+    try {
+      report = JSON.parse(text);
+    } catch {
+      /* a plain text */
+    }
     throw new RequestError(answer.status, report);
   }
   return answer;
@@ -43,8 +49,12 @@ export function problem(error) {
 }
 
 let known = [];
-export function setKeys(list) { known = list; }
-export function keys() { return known; }
+export function setKeys(list) {
+  known = list;
+}
+export function keys() {
+  return known;
+}
 
 export function setPath(parts) {
   const path = document.getElementById("path");
@@ -63,7 +73,8 @@ export function duration(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
-export const count = (number, one, many = `${one}s`) => `${Number(number).toLocaleString("en")} ${number === 1 ? one : many}`;
+export const count = (number, one, many = `${one}s`) =>
+  `${Number(number).toLocaleString("en")} ${number === 1 ? one : many}`;
 
 // Sizes are those of a small screen, whose root font has 16 pixels; on a large one, all is larger.
 export const scale = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
@@ -71,5 +82,8 @@ export const scaled = (sizes) => sizes.replace(/(\d+)px/g, (_, pixels) => `${pix
 
 export function later(run, delay) {
   let timer = 0;
-  return (...values) => { clearTimeout(timer); timer = setTimeout(() => run(...values), delay); };
+  return (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => run(...values), delay);
+  };
 }
