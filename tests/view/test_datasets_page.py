@@ -49,7 +49,7 @@ def test_the_list_is_searched_sorted_and_opened(page, serve, folder):
     page.wait_for_selector("[data-dataset]:has-text('kB')")
     page.click("button[title='Sort by episodes']")
     page.wait_for_function(
-        "() => document.querySelector('[data-dataset] .cell').textContent === 'one'"
+        "() => document.querySelector('[data-dataset] .cell')?.textContent === 'one'"
     )
     page.keyboard.press("/")
     page.keyboard.type("cam1")

@@ -23,9 +23,11 @@ def walk(page, address: str) -> None:
         "() => [...document.querySelectorAll('.thumb')].filter((i) => i.naturalWidth).length === 4"
     )
     page.click(".head button[title='Sort by frames']")
-    page.wait_for_function("() => document.querySelector('[data-episode]').dataset.episode === '3'")
     page.wait_for_function(
-        "() => /%/.test(document.querySelector('[data-episode]').textContent)"  # idle is measured
+        "() => document.querySelector('[data-episode]')?.dataset.episode === '3'"
+    )
+    page.wait_for_function(
+        "() => /%/.test(document.querySelector('[data-episode]')?.textContent)"  # idle is measured
     )
     page.click(".task:has-text('放下')")
     page.wait_for_selector("[data-episode='0']", state="detached")
