@@ -77,6 +77,27 @@ def test_a_saved_episode_appears_and_is_flagged(page, serve, recorder, tmp_path,
     page.wait_for_selector("[data-episode='3']:has-text('task 3')")
 
 
+def test_an_answer_that_comes_late_does_not_hide_a_newer_one(page, serve, recorder, tmp_path):
+    recorder()
+    page.goto(serve(tmp_path / "ds").address)
+    page.wait_for_selector("[data-episode='0']")
+    held = []
+
+    def hold(route):
+        held.append((route, route.fetch()))
+
+    page.route("**/episodes?*", hold, times=1)
+    recorder()
+    while not held:
+        page.wait_for_timeout(50)
+    assert held[0][1].json()["total"] == 2
+    recorder()
+    page.wait_for_selector("[data-episode='2']:has-text('task 2')")
+    held[0][0].fulfill(response=held[0][1])
+    page.wait_for_timeout(200)
+    assert page.locator("[data-episode]").count() == 3
+
+
 def test_record_names_what_is_flagged_between_episodes_and_at_the_end(ask, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     command = [sys.executable, "-m", "demoreel", "record", str(tmp_path / "toy")]

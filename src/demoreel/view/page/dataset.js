@@ -291,12 +291,14 @@ export async function showDataset(main, id, asked) {
     promise
       .then((answer) => {
         promise.rows = answer.rows;
+        if (state.pages.get(number) !== promise) return; // asked for again: that answer is newer
         state.total = answer.total;
         state.of = answer.of;
         wrong.textContent = "";
         draw();
       })
       .catch((error) => {
+        if (state.pages.get(number) !== promise) return;
         state.pages.delete(number);
         if (error.name === "AbortError") return;
         wrong.textContent = error.message;
