@@ -1,6 +1,7 @@
 """Videos decoded by the GPU: exact frames, colours beside the CPU's, and speed.
 
     python bench/gpu_video.py [--seconds 5] [--only exact,frames,s3,step] [--json FILE]
+        [--work FOLDER]
 
 ``exact`` writes datasets of H.264, HEVC and VP9 (B-frames, open GOPs, BT.601 and BT.709, limited
 and full range, several sizes) whose images carry their episode and frame number. Every number is
@@ -8,7 +9,8 @@ read back from images that the GPU has decoded, and colours are compared with th
 times random batches of 32 at 480x640, single frames and windows of 8, from the files to RGB on the
 device, with the processor time of all processes. ``s3`` reads the same from an S3 server on
 loopback, each request 30 ms late. ``step`` trains a small policy beside the loader, and on a batch
-that lies on the device already. Exit status: 0; 1 if a frame is wrong or colours differ by more
+that is on the device already. Datasets are written first, on all cores; with ``--work`` they are
+kept there for the next run. Exit status: 0; 1 if a frame is wrong or colours differ by more
 than 3 of 255; 75 where there is no GPU that decodes video.
 """
 
@@ -21,6 +23,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +67,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--only", default=",".join(STEPS))
     parser.add_argument("--json", type=Path, help="also write all figures here")
+    parser.add_argument("--work", type=Path, help="keep the datasets here, for the next run")
     options = parser.parse_args()
     missing = missing_for_video()
     if missing is not None:
@@ -73,34 +78,57 @@ def main() -> int:
         parser.error(f"--only takes {', '.join(STEPS)}")
     result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     with tempfile.TemporaryDirectory(prefix="gpu-video-") as scratch:
+        work = options.work or Path(scratch)
+        write_all(work, wanted, options.frames)
         for step in wanted:
-            result[step] = globals()[f"measure_{step}"](Path(scratch) / step, options)
-            if options.json:
-                options.json.write_text(json.dumps(result, indent=2))
+            result[step] = {}
+            for name, found in globals()[f"measure_{step}"](work, options):
+                result[step][name] = found
+                said(step, name, found)
+                if options.json:
+                    options.json.write_text(json.dumps(result, indent=2))
     right = all(
         found["exact"] and found["colours"] <= 3 for found in result.get("exact", {}).values()
     )
     return 0 if right else 1
 
 
-def measure_exact(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
+def write_all(work: Path, steps: list[str], frames: int) -> None:
+    """Write the datasets that these steps read and that are not there yet, on all cores."""
+    speeds = SPEED if "frames" in steps else SPEED[:1]
+    jobs: list[tuple[Path, dict[str, Any]]] = []
+    if set(steps) - {"exact"}:
+        size = {"episodes": [frames // 10] * 10, "cameras": {CAMERA: (480, 640)}, "crf": 23}
+        jobs += [(folder_of(work, video, "speed"), {**size, **video}) for video in speeds]
+    if "exact" in steps:
+        size = {"episodes": [100] * 3, "cameras": {CAMERA: (480, 640), OTHER: (240, 322)}}
+        jobs += [(folder_of(work, video, "exact"), {**size, **video}) for video in EXACT]
+    # Spawned: a fork would share this process's CUDA.
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for job in [pool.submit(make_dataset, *a, **k) for (*a, k) in jobs if not a[0].exists()]:
+            job.result()
+
+
+def folder_of(work: Path, video: dict[str, Any], purpose: str) -> Path:
+    return work / f"{purpose}-{named(video).replace(' ', '-')}"
+
+
+Figures = Iterator[tuple[str, Any]]
+
+
+def measure_exact(work: Path, options: argparse.Namespace) -> Figures:
     """Check every third frame of every kind of video, and its colours."""
-    found = {}
-    for number, video in enumerate(EXACT):
-        root = make_dataset(
-            scratch / str(number),
-            episodes=[100] * 3,
-            cameras={CAMERA: (480, 640), OTHER: (240, 322)},
-            **video,
-        )
+    for video in EXACT:
+        root = folder_of(work, video, "exact")
         dataset = opened(root, "cuda")
-        found[named(video)] = {
-            "exact": exact(dataset),
-            "colours": colours(root),
-            "decoded on": {key: str(place) for key, place in dataset.decoded_on.items()},
-        }
-        said("exact", named(video), found[named(video)])
-    return found
+        yield (
+            named(video),
+            {
+                "exact": exact(dataset),
+                "colours": colours(root),
+                "decoded on": {key: str(place) for key, place in dataset.decoded_on.items()},
+            },
+        )
 
 
 def exact(dataset: LeRobotDataset) -> bool:
@@ -128,50 +156,48 @@ def colours(root: Path) -> int:
     return max(int((gpu[key].cpu().int() - cpu[key].int()).abs().max()) for key in (CAMERA, OTHER))
 
 
-def measure_frames(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure_frames(work: Path, options: argparse.Namespace) -> Figures:
     """Time batches of every codec, window and number of workers."""
-    found = {}
     for video in SPEED:
-        root = written(scratch / named(video).replace(" ", "-"), options.frames, video)
+        root = folder_of(work, video, "speed")
         for window in (None, 8):
-            for workers, at_once in ((0, 1), (0, 2), (1, 2), (2, 2)):
+            for workers, at_once in ((0, 1), (0, 2), (2, 2)):
                 name = f"{named(video)}, {kind(window)}, {workers} workers, {at_once} at once"
                 batches = loader(root, window, workers, at_once)
-                found[name] = speed(batches, window, options.seconds)
-                said("frames", name, found[name])
-    return found
+                yield name, speed(batches, window, options.seconds)
 
 
-def measure_s3(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure_s3(work: Path, options: argparse.Namespace) -> Figures:
     """Time the same batches from the disk, and from a server whose answers are late."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
     from support.s3_server import S3Server
 
-    found: dict[str, Any] = {}
-    root = written(scratch / "ds", options.frames, SPEED[0])
-    with S3Server(scratch / "s3") as server, late(server.endpoint, LATENCY_S) as endpoint:
+    root = folder_of(work, SPEED[0], "speed")
+    with (
+        tempfile.TemporaryDirectory(prefix="gpu-video-s3-") as scratch,
+        S3Server(Path(scratch) / "s3") as server,
+        late(server.endpoint, LATENCY_S) as endpoint,
+    ):
         remote = server.upload(root, "ds")
         os.environ.update(
             server.environment,
             AWS_ENDPOINT_URL=endpoint,
             AWS_ALLOW_HTTP="true",
-            DEMOREEL_CACHE=str(scratch / "metadata"),
+            DEMOREEL_CACHE=str(Path(scratch) / "metadata"),
         )
         for window in (None, 8):
+            found = {}
             for place, where in (("local", root), ("S3", remote)):
-                name = f"{place}, {kind(window)}"
-                found[name] = speed(loader(where, window, 8), window, options.seconds)
-                said("s3", name, found[name])
-            local, s3 = (found[f"{place}, {kind(window)}"] for place in ("local", "S3"))
-            found[f"share, {kind(window)}"] = round(s3["frames/s"] / local["frames/s"], 3)
-    return found
+                found[place] = speed(loader(where, window, 8), window, options.seconds)
+                yield f"{place}, {kind(window)}", found[place]
+            share = found["S3"]["frames/s"] / found["local"]["frames/s"]
+            yield f"share, {kind(window)}", round(share, 3)
 
 
-def measure_step(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure_step(work: Path, options: argparse.Namespace) -> Figures:
     """Time training steps of a small policy, with the loader and without it."""
-    root = written(scratch / "ds", options.frames, SPEED[0])
     train = trainer()
-    batches = iter(loader(root, None, 2))
+    batches = iter(loader(folder_of(work, SPEED[0], "speed"), None, 2))
     fixed = next(batches)
     rates = {}
     for name, source in (
@@ -188,9 +214,9 @@ def measure_step(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
             steps += 1
         torch.cuda.synchronize()
         rates[name] = round(steps / (time.perf_counter() - begin), 2)
-        said("step", name, {"steps/s": rates[name]})
+        yield f"steps/s, {name}", rates[name]
     alone = max(rates["a batch that stays"], rates["a batch that stays, again"])
-    return {"steps/s": rates, "lost": round(1 - rates["the loader"] / alone, 4)}
+    yield "lost", round(1 - rates["the loader"] / alone, 4)
 
 
 def trainer() -> Any:
@@ -229,12 +255,6 @@ def trainer() -> Any:
         adam.step()
 
     return step
-
-
-def written(root: Path, frames: int, video: dict[str, Any]) -> Path:
-    return make_dataset(
-        root, episodes=[frames // 10] * 10, cameras={CAMERA: (480, 640)}, crf=23, **video
-    )
 
 
 def opened(root: Any, device: str, window: int | None = None) -> LeRobotDataset:
