@@ -46,6 +46,14 @@ def lerobot_python() -> str:
 
 
 @pytest.fixture(scope="session")
+def lancedb_python() -> str:
+    python = os.environ.get("DEMOREEL_LANCEDB_PYTHON")
+    if not python:
+        pytest.skip("DEMOREEL_LANCEDB_PYTHON is not set: run `make conformance`")
+    return python
+
+
+@pytest.fixture(scope="session")
 def beside_lerobot() -> Mapping[str, str]:
     """The environment in which lerobot finds demoreel."""
     return {

@@ -21,6 +21,7 @@ from pathlib import Path
 import environment as lerobot
 
 PINS = ("lerobot-lancedb==0.3.1", "lancedb==0.40.0")
+OLD_PIN = "lerobot-lancedb==0.2.2"  # of lance-video and lance-frames; in a folder of its own
 SMOKE_TEST = "from lerobot_lancedb import LanceDBDataset"
 LAUNCHER = """\
 #!/bin/sh
@@ -55,7 +56,7 @@ def make_environment() -> Path:
 
 
 def environment_folder(base: Path) -> Path:
-    contents = [base.name, *PINS, LAUNCHER]
+    contents = [base.name, *PINS, OLD_PIN, LAUNCHER]
     digest = hashlib.sha256("".join(contents).encode()).hexdigest()[:16]
     return base.with_name(f"lancedb-{digest}")
 
@@ -76,6 +77,14 @@ def build(folder: Path, base: Path) -> None:
                 *(*PINS, "-c", lerobot.PINS[1]),
             ],
             "pip could not install lerobot-lancedb (is the package registry within reach?)",
+        )
+        lerobot.command(
+            [
+                *(lerobot.interpreter(building), "-m", "pip", "install"),
+                *("-qq", "--no-input", "--disable-pip-version-check"),
+                *("--no-deps", "--target", building / "lancedb-0.2", OLD_PIN),
+            ],
+            f"pip could not install {OLD_PIN}",
         )
         launcher(building).write_text(LAUNCHER.format(lerobot=base))
         launcher(building).chmod(0o755)

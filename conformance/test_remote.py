@@ -6,7 +6,6 @@ runs on demoreel's datasets here; lerobot-lancedb opens the same URIs as demoree
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,14 +52,6 @@ def test_training_from_the_store_gives_the_losses_of_local_data(
 
 
 # ── lerobot-lancedb ───────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def lancedb_python() -> str:
-    python = os.environ.get("DEMOREEL_LANCEDB_PYTHON")
-    if not python:
-        pytest.skip("DEMOREEL_LANCEDB_PYTHON is not set: run `make conformance`")
-    return python
 
 
 @pytest.fixture(scope="module")

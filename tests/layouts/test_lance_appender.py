@@ -15,6 +15,7 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -489,7 +490,9 @@ def test_narrow_columns_take_what_fits(tmp_path, scratch):
         appender.append(EpisodeDraft(columns, ["do it"] * 2))
     wide = lance.dataset(str(root / "dataset.lance")).to_table()
     narrow = wide.set_column(
-        wide.schema.get_field_index("count"), "count", wide["count"].cast(pa.float32())
+        wide.schema.get_field_index("count"),
+        "count",
+        pc.list_flatten(wide["count"]).cast(pa.float32()),
     )
     flags = pa.FixedSizeListArray.from_arrays(pa.array([1, 0, 1, 0], pa.float32()), 2)
     narrow = narrow.set_column(narrow.schema.get_field_index("on"), "on", flags)

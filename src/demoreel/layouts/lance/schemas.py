@@ -250,23 +250,23 @@ def column_names(info: Info) -> dict[str, str]:
 
 
 def column_type(feature: Feature) -> pa.DataType:
-    """Return the Lance type of a column that is no camera."""
+    """Return the Lance type of a column that is no camera.
+
+    Numbers are one flat list, also a single one: lerobot-lancedb 0.2 reads nothing else.
+    """
     kind = arrow_type(feature)
     if feature.is_language:
         return _without_extensions(kind)
     if feature.is_string:
         return kind
-    kind = pa.from_numpy_dtype(feature.numpy_dtype)
-    for size in reversed(feature.item_shape):
-        kind = pa.list_(kind, size)
-    return kind
+    return pa.list_(pa.from_numpy_dtype(feature.numpy_dtype), math.prod(feature.item_shape))
 
 
 def _native_type(feature: Feature) -> pa.DataType:
     if feature.is_image:
         return IMAGE
-    if feature.is_numeric and len(feature.item_shape) > 1:
-        return pa.list_(pa.from_numpy_dtype(feature.numpy_dtype), math.prod(feature.item_shape))
+    if feature.is_numeric and not feature.item_shape:
+        return pa.from_numpy_dtype(feature.numpy_dtype)
     return column_type(feature)
 
 
