@@ -12,8 +12,8 @@ const PRESETS = {
   "pi0: 50 actions": () => ({ action: [0, 49] }),
 };
 
-export async function showLoader(main, id, asked) {
-  const info = await getJson(`/api/d/${id}`);
+export async function showLoader(main, id, asked, signal) {
+  const info = await getJson(`/api/d/${id}`, signal);
   const cameras = Object.entries(info.features)
     .filter(([, feature]) => feature.kind === "camera")
     .map(([key]) => key);

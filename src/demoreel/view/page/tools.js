@@ -23,7 +23,16 @@ export class RequestError extends Error {
 }
 
 export async function get(path, signal, options = {}) {
-  const answer = await fetch(path, { signal, credentials: "same-origin", ...options });
+  let answer;
+  try {
+    answer = await fetch(path, { signal, credentials: "same-origin", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new RequestError(0, {
+      message: "The viewer does not answer.",
+      hint: "see whether demoreel view still runs",
+    });
+  }
   if (!answer.ok) {
     const text = await answer.text();
     let report = { message: text.trim() };
