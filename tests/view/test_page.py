@@ -7,6 +7,7 @@ from urllib.parse import parse_qs
 import numpy as np
 import pytest
 
+import demoreel
 from demoreel.testing import make_dataset
 from support.pages import CAMERA, seek, shown, stamp
 
@@ -71,6 +72,26 @@ def test_every_frame_is_the_one_that_the_page_names(page, serve, tmp_path, coded
     page.wait_for_function("() => location.hash.includes('/e/2')")
     page.wait_for_selector("main[data-shown='0']")
     is_exact(0, 2)
+
+
+def test_depth_under_the_pointer_is_that_of_the_frame(page, serve, tmp_path):
+    camera = "observation.images.depth"
+    root = make_dataset(tmp_path / "ds", episodes=(4, 40), depth_cameras={camera: (64, 64)})
+    view = demoreel.open(root).episode(1)
+    open_episode(page, serve(root), 1)
+    canvas = page.locator(f"canvas[data-camera='{camera}']")
+    area = canvas.bounding_box()
+    # The lowest row of the grid carries no stamp, and another depth in each frame.
+    side = min(area["width"], area["height"])
+    page.mouse.move(area["x"] + area["width"] / 2, area["y"] + (area["height"] + side * 0.95) / 2)
+    for frame in (*range(40), 3, 0):  # decoded long ago
+        seek(page, frame)
+        (depth,) = view.frames(camera, frame, frame + 1)
+        told = page.locator(".camera", has=canvas).locator(".way")
+        wanted = f"{float(depth[62, 32]) / 1000:.3f} m"
+        page.wait_for_function(
+            "([each, wanted]) => each.textContent === wanted", arg=[told.element_handle(), wanted]
+        )
 
 
 def test_the_server_sends_images_at_the_size_that_is_shown(page, serve, tmp_path):
@@ -185,6 +206,19 @@ def test_a_loop_and_an_address_that_carry_over(page, serve, tmp_path):
     page.wait_for_selector("main[data-shown='13']")
     assert shown(page) == (13, 0, 13)
     assert "in=10" in page.evaluate("location.hash")
+
+
+def test_an_address_that_makes_no_sense_shows_the_episode(page, serve, tmp_path):
+    root = make_dataset(tmp_path / "ds", episodes=(30,), fps=30)
+    viewer = serve(root)
+    open_episode(page, viewer, 0, "?f=x&in=-1&out=1e9&zoom=x-y&speed=7&camera=none&hide=none")
+    assert shown(page) == (0, 0, 0)
+    page.evaluate("document.getElementById('main').demoreel.ready")
+    page.evaluate("location.hash = location.hash.split('?')[0] + '?f=99&in=20&out=10'")
+    page.wait_for_selector("main[data-shown='29']")
+    assert shown(page) == (29, 0, 29)
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("main[data-shown='28']")
 
 
 def test_the_address_carries_all_of_the_page(page, serve, tmp_path):
@@ -305,7 +339,6 @@ def test_a_row_under_the_pointer_is_fetched_before_it_is_opened(page, serve, tmp
 
 
 def test_numbers_stand_beside_the_frame(page, serve, tmp_path):
-    import demoreel
 
     root = make_dataset(tmp_path / "ds", episodes=(12,), fps=10)
     open_episode(page, serve(root), 0, "?f=7")

@@ -85,7 +85,7 @@ export async function showDataset(main, id, asked, signal) {
     pages: new Map(),
     motion: new Map(),
     unseen: new Set(), // episodes whose first frame cannot be shown
-    at: Number(asked.get("at") || 0),
+    at: 0,
     revision: info.revision,
     marked: new Set(),
   };

@@ -4,7 +4,17 @@ import { Charts, parseColumns } from "./charts.js";
 import { draftButton, draftOf } from "./draft.js";
 import { ServerImages, arrange, openImages, shownWidth } from "./images.js";
 import { Timeline, ask } from "./labels.js";
-import { clear, element, getBytes, getJson, later, problem, setKeys, setPath } from "./tools.js";
+import {
+  clear,
+  element,
+  getBytes,
+  getJson,
+  later,
+  numberIn,
+  problem,
+  setKeys,
+  setPath,
+} from "./tools.js";
 
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
 const AHEAD = 24;
@@ -121,6 +131,7 @@ export async function showEpisode(main, id, number, asked, signal) {
         size,
         context: canvas.getContext("2d", { alpha: false }),
         images: null,
+        pointer: null,
       };
       try {
         view.images =
@@ -131,21 +142,30 @@ export async function showEpisode(main, id, number, asked, signal) {
       }
       box.addEventListener("dblclick", () => focusOn(state.only === camera ? null : camera));
       canvas.addEventListener("mousemove", (event) => {
-        if (!view.images?.isDepth) return;
         const area = canvas.getBoundingClientRect(),
           scale = Math.min(area.width / size[1], area.height / size[0]);
-        const x =
-          (event.clientX - area.left - (area.width - size[1] * scale) / 2) / (size[1] * scale);
-        const y =
-          (event.clientY - area.top - (area.height - size[0] * scale) / 2) / (size[0] * scale);
-        const metres =
-          x >= 0 && x < 1 && y >= 0 && y < 1 ? view.images.metres(state.shown, x, y) : null;
-        note.textContent = metres === null ? view.images.shown : `${metres.toFixed(3)} m`;
+        view.pointer = [
+          (event.clientX - area.left - (area.width - size[1] * scale) / 2) / (size[1] * scale),
+          (event.clientY - area.top - (area.height - size[0] * scale) / 2) / (size[0] * scale),
+        ];
+        measure(view);
+      });
+      canvas.addEventListener("mouseleave", () => {
+        view.pointer = null;
+        measure(view);
       });
       return view;
     }),
   );
   if (before) before.gone = true; // what was not ready yet is closed when it is
+  // Metres under the mouse pointer, of the frame that is shown.
+  function measure(view) {
+    if (!view.images?.isDepth) return;
+    const [x, y] = view.pointer ?? [-1, -1];
+    const isInside = x >= 0 && x < 1 && y >= 0 && y < 1;
+    const metres = isInside ? view.images.metres(state.shown, x, y) : null;
+    view.note.textContent = metres === null ? view.images.shown : `${metres.toFixed(3)} m`;
+  }
   // One camera large, or all of them.
   function focusOn(camera) {
     state.only = views.some((view) => view.camera === camera) ? camera : null;
@@ -237,6 +257,7 @@ export async function showEpisode(main, id, number, asked, signal) {
     status.textContent = `frame ${frame} / ${length}   ${(frame / info.fps).toFixed(3)} s`;
     charts?.show(frame);
     timeline.show(frame);
+    for (const view of views) measure(view);
     showRow(frame);
     remember();
   }
@@ -384,7 +405,8 @@ export async function showEpisode(main, id, number, asked, signal) {
         hidden: asked.getAll("hide"),
         changed: () => remember(),
       });
-      if (asked.has("zoom")) charts.zoom(...asked.get("zoom").split("-").map(Number));
+      const zoom = (asked.get("zoom") ?? "").match(/^(\d+)-(\d+)$/);
+      if (zoom) charts.zoom(Number(zoom[1]), Number(zoom[2]));
       charts.show(Math.max(0, state.shown));
       for (const column of table) {
         if (info.features[column.key]?.dtype !== "bool") continue;
@@ -824,12 +846,13 @@ export async function showEpisode(main, id, number, asked, signal) {
   ]);
 
   const take = (query) => {
-    state.from = query.has("in") ? Number(query.get("in")) : null;
-    state.to = query.has("out") ? Number(query.get("out")) : null;
+    state.from = numberIn(query, "in", 0, length - 1);
+    state.to = numberIn(query, "out", 0, length - 1);
+    if (state.from !== null && state.to !== null && state.from > state.to) state.from = null;
     if (SPEEDS.includes(Number(query.get("speed")))) speed.value = query.get("speed");
     focusOn(query.get("camera"));
     drawLoop();
-    return seek(Number(query.get("f") || 0));
+    return seek(numberIn(query, "f", 0, length - 1) ?? 0);
   };
   await take(asked);
   if (!views.length) draw(state.wanted);

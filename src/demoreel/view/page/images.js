@@ -236,8 +236,7 @@ export class ServerImages {
   constructor(base, camera, facts, length, size) {
     Object.assign(this, { base, camera, facts, length, size });
     this.isDepth = facts.way === "depth";
-    this.kept = new Kept(size[0] * size[1] * 4);
-    this.values = new Map(); // millimetres of depth frames
+    this.kept = new Kept(size[0] * size[1] * (this.isDepth ? 6 : 4));
     this.under = new Map();
     this.shown = "decoded by the server";
     this.width = 0; // of the images that are asked for; 0 is as they are
@@ -309,19 +308,17 @@ export class ServerImages {
       const [red, green, blue] = value ? VIRIDIS[Math.round((value - low) * scale)] : [0, 0, 0];
       pixels.set([red, green, blue, 255], 4 * place);
     });
-    this.kept.put(frame, await createImageBitmap(new ImageData(pixels, width, height)));
-    this.values.set(frame, { values, width });
-    if (this.values.size > 16) this.values.delete(this.values.keys().next().value);
+    const image = await createImageBitmap(new ImageData(pixels, width, height));
+    image.millimetres = values;
+    this.kept.put(frame, image);
   }
 
   // Metres under a point of the image, each from 0 to 1; null where nothing was measured.
   metres(frame, x, y) {
-    const held = this.values.get(frame);
-    if (!held) return null;
-    const value =
-      held.values[
-        Math.floor((y * held.values.length) / held.width) * held.width + Math.floor(x * held.width)
-      ];
+    const image = this.kept.images.get(frame);
+    if (!image) return null;
+    const { width, height, millimetres } = image;
+    const value = millimetres[Math.floor(y * height) * width + Math.floor(x * width)];
     return value ? value / 1000 : null;
   }
 

@@ -89,6 +89,12 @@ export const count = (number, one, many = `${one}s`) =>
 export const scale = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
 export const scaled = (sizes) => sizes.replace(/(\d+)px/g, (_, pixels) => `${pixels / 16}rem`);
 
+// A whole number of an address, between two; null where it has none.
+export function numberIn(query, name, least, most) {
+  const text = query.get(name);
+  return /^\d+$/.test(text ?? "") ? Math.max(least, Math.min(most, Number(text))) : null;
+}
+
 export function later(run, delay) {
   let timer = 0;
   return (...values) => {
