@@ -339,7 +339,6 @@ def test_a_row_under_the_pointer_is_fetched_before_it_is_opened(page, serve, tmp
 
 
 def test_numbers_stand_beside_the_frame(page, serve, tmp_path):
-
     root = make_dataset(tmp_path / "ds", episodes=(12,), fps=10)
     open_episode(page, serve(root), 0, "?f=7")
     page.evaluate("document.getElementById('main').demoreel.ready")
