@@ -63,6 +63,7 @@ def test_another_host_demands_the_token_and_says_what_it_means(
     assert "token=" in told.out
     assert "0.0.0.0 is not this machine alone" in told.err
     assert "not encrypted" in told.err
+    assert "this machine's name for 0.0.0.0" in told.err
     assert run(["view", str(root), "--no-browser"]) == 0
     assert "encrypted" not in capsys.readouterr().err
 
