@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from demoreel.testing import make_dataset
 from support.fuzz.bases import make_bases
 from support.fuzz.hostile import ATTACKS
 
@@ -76,6 +77,17 @@ def test_a_hostile_dataset_is_an_error_on_the_page(ask, tmp_path, monkeypatch):
 def test_many_hostile_datasets_are_errors_on_the_page(ask, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     ask_everything(ask, attacked(tmp_path, range(1, 8)))
+
+
+def test_marks_of_direction_in_a_text_turn_nothing_else_around(page, serve, tmp_path):
+    root = make_dataset(tmp_path / "ds", episodes=(3,), tasks=("\u202eevil " * 100,))
+    page.goto(serve(root).address)
+    page.click("[data-episode='0']")
+    page.wait_for_selector("main[data-shown='0']")
+    boxes = [page.locator(each).bounding_box() for each in (".draft", ".marks", ".stars")]
+    left = [box["x"] for box in boxes]
+    assert left == sorted(left)
+    assert left[-1] + boxes[-1]["width"] < 1280  # nor does a long one push them out
 
 
 def test_a_page_of_a_hostile_dataset_says_what_is_wrong(page, serve, tmp_path):

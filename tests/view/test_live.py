@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+import demoreel
 from demoreel.cli import main
 
 RECORDER = """
@@ -96,6 +98,19 @@ def test_an_answer_that_comes_late_does_not_hide_a_newer_one(page, serve, record
     held[0][0].fulfill(response=held[0][1])
     page.wait_for_timeout(200)
     assert page.locator("[data-episode]").count() == 3
+
+
+def test_the_page_of_a_dataset_without_episodes_waits_for_the_first(page, serve, tmp_path):
+    features = {"action": {"dtype": "float32", "shape": (2,), "names": None}}
+    recorder = demoreel.create(tmp_path / "ds", fps=10, features=features)
+    page.goto(serve(tmp_path / "ds").address)
+    page.wait_for_selector(".error:has-text('no episodes yet')")
+    for _ in range(4):
+        recorder.add_frame({"action": np.ones(2, np.float32), "task": "go"})
+    recorder.save_episode()
+    page.wait_for_selector("[data-episode='0']")
+    assert page.locator(".error").count() == 0
+    recorder.finalize()
 
 
 def test_record_names_what_is_flagged_between_episodes_and_at_the_end(ask, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import struct
+import threading
 import urllib.request
 
 import av
@@ -62,6 +63,7 @@ def test_another_host_demands_the_token_and_says_what_it_means(
     assert "token=" in told.out
     assert "0.0.0.0 is not this machine alone" in told.err
     assert "not encrypted" in told.err
+    assert "this machine's name for 0.0.0.0" in told.err
     assert run(["view", str(root), "--no-browser"]) == 0
     assert "encrypted" not in capsys.readouterr().err
 
@@ -220,6 +222,34 @@ def test_a_line_of_motion_for_each_episode(ask, root):
     assert found.keys() == {"0", "2"}
     assert max(found["2"]) == 1.0
     assert min(found["2"]) >= 0.0
+
+
+def test_a_table_that_cannot_be_read_costs_no_other_episode_its_line(ask, tmp_path):
+    root = make_dataset(tmp_path / "ds", episodes=(5, 6, 7), cameras=0, layout="v2.1")
+    (root / "data" / "chunk-000" / "episode_000001.parquet").write_bytes(b"PAR1")
+    client = ask(root)
+    assert client.json(f"{client.first}/motion?episodes=0,1,2").keys() == {"0", "2"}
+
+
+def test_a_client_that_never_ends_its_request_does_not_keep_the_server(root):
+    viewer = RunningViewer([str(root)])
+    thread = threading.Thread(target=viewer.serve)
+    thread.start()
+    slow = http.client.HTTPConnection("127.0.0.1", viewer.port)
+    slow.putrequest("POST", "/api/predictions")
+    for name, value in {
+        "Cookie": f"demoreel-{viewer.port}={viewer.token}",
+        "Origin": f"http://127.0.0.1:{viewer.port}",
+        "Content-Length": "10",
+    }.items():
+        slow.putheader(name, value)
+    slow.endheaders()
+    slow.send(b"x")
+    assert plain(f"http://127.0.0.1:{viewer.port}/")[0] == 401  # it is at work
+    viewer.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    slow.close()
 
 
 def test_a_recorded_episode_appears(ask, tmp_path):

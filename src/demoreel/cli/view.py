@@ -10,6 +10,8 @@ from demoreel.cli.options import place
 from demoreel.cli.output import Output
 from demoreel.errors import ArgumentError
 
+_EVERY = ("0.0.0.0", "::")
+
 
 def view(
     out: Output,
@@ -76,9 +78,10 @@ def view(
         paths, host=host, port=port, read_only=read_only, predictions=predictions or ()
     )
     if not viewer.is_local:
+        every = f"; elsewhere, write this machine's name for {host}" if host in _EVERY else ""
         out.note(
             f"{host} is not this machine alone: all who have this address and its token can see "
-            "the datasets, and the connection is not encrypted"
+            f"the datasets, and the connection is not encrypted{every}"
         )
     out.line(viewer.address)
     if not no_browser:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from demoreel.edit.clips import Labels
 from demoreel.edit.scores import read_labels
-from demoreel.errors import ArgumentError, OutOfRangeError
+from demoreel.errors import ArgumentError, DemoreelError, OutOfRangeError
 from demoreel.read.dataset import Dataset
 from demoreel.read.sql import tasks_by_episode
 from demoreel.view.findings import EpisodeFindings
@@ -291,14 +291,18 @@ class EpisodePages:
     def motion(self, episodes: list[int]) -> dict[str, list[float]]:
         """Return how much each episode moves over its time, in ``_BINS`` steps from 0 to 1.
 
-        Cost: reads a column of each of these episodes.
+        Episodes whose table cannot be read have no line. Cost: reads a column of each of these
+        episodes.
         """
         keys = [key for key in ("observation.state", "action") if key in self._dataset.features]
         if not keys or not self._dataset.features[keys[0]].is_numeric:
             return {}
         found = {}
         for episode in episodes[:MOST_ROWS]:
-            values = np.asarray(self._dataset.episode(episode).column(keys[0]), np.float64)
+            try:
+                values = np.asarray(self._dataset.episode(episode).column(keys[0]), np.float64)
+            except DemoreelError:  # its page says what is wrong
+                continue
             values = values.reshape(len(values), -1)
             spread = np.ptp(values, axis=0) if len(values) else np.zeros(1)
             steps = np.abs(np.diff(values, axis=0)) / np.where(spread > 0, spread, np.inf)

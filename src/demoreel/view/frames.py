@@ -14,12 +14,13 @@ from demoreel.read.dataset import Dataset
 _SHARP = 92
 _SMALL = 75
 _WIDEST = 4096
+_THUMBNAIL = 240  # pixels; wider images are looked at closely
 
 
 def frame_image(
     dataset: Dataset, episode: int, camera: str, frame: int, width: int | None
 ) -> bytes:
-    """Return a frame as JPEG, in colours at full resolution; depth as grey from near to far."""
+    """Return a frame as JPEG, ``width`` pixels wide if it is wider; depth as grey."""
     if width is not None and not 0 < width <= _WIDEST:
         raise ArgumentError(f"A frame is not shown {width} pixels wide.")
     return jpeg_of(_decoded(dataset, episode, camera, frame), width)
@@ -42,7 +43,7 @@ def jpeg_of(image: np.ndarray, width: int | None = None) -> bytes:
         height = max(1, round(shown.height * width / shown.width))
         shown = shown.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
     buffer = io.BytesIO()
-    small: Literal[True, False] = width is not None
+    small: Literal[True, False] = width is not None and width <= _THUMBNAIL
     shown.save(buffer, "JPEG", quality=_SMALL if small else _SHARP, subsampling=2 if small else 0)
     return buffer.getvalue()
 

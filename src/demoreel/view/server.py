@@ -72,6 +72,7 @@ _TYPES = {
     ".css": "text/css",
     ".svg": "image/svg+xml",
 }
+_LAST_ANSWERS = 3  # seconds for requests under way when the server is told to end
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -245,8 +246,11 @@ class Viewer:
 
     def _state(self, request: Request) -> Response:
         shown = self._of(request)
-        dataset = shown.open()
-        return json_answer({"revision": shown.revision, "episodes": len(dataset.episodes)})
+        try:
+            episodes: int | None = len(shown.open().episodes)
+        except DemoreelError:  # a page waits for the first episode; another request says why
+            episodes = None
+        return json_answer({"revision": shown.revision, "episodes": episodes})
 
     def _episode(self, request: Request) -> Response:
         shown, episode = self._of(request), request.path_params["episode"]
@@ -505,7 +509,14 @@ class RunningViewer:
         viewer.begin()
         app = viewer.app(self.token, _LOOPBACK if self.is_local else None)
         self._server = uvicorn.Server(
-            uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False)
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                lifespan="off",
+                server_header=False,
+                # A client that sends or reads slowly does not keep Ctrl-C waiting.
+                timeout_graceful_shutdown=_LAST_ANSWERS,
+            )
         )
 
     def serve(self) -> None:

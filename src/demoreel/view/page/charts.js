@@ -24,6 +24,9 @@ const COLOURS = [
 const HEIGHT = 150;
 const PLAIN = new Set(["timestamp", "frame_index", "episode_index", "index", "task_index"]);
 const MOST_LINES = 8; // of a feature in one chart; more dimensions are several charts
+const WHOLE = [1, 2, 5]
+  .flatMap((by) => [1, 10, 100, 1e3, 1e4, 1e5, 1e6].map((ten) => by * ten))
+  .sort((a, b) => a - b); // frames from line to line
 const BLOCK = 64; // points whose extremes are known once for all
 const MANY = 4000; // points of a line; more are drawn as the extremes of each pixel
 
@@ -84,14 +87,14 @@ export class Charts {
         cursor: { y: false, drag: { x: true, y: false, setScale: false }, points: { show: false } },
         scales: { x: { time: false } },
         axes: [
-          { ...axis, size: 22 * size },
-          { ...axis, size: 50 * size },
+          { ...axis, size: 22 * size, space: 60 * size, incrs: WHOLE },
+          { ...axis, size: 50 * size, space: 30 * size },
         ],
         series: [
           {},
           ...lines.map((line) => ({
             stroke: colour(line.dim),
-            width: 1.2,
+            width: 1.2 * size,
             dash: line.dashed ? [5, 4] : undefined,
             points: { show: false },
           })),

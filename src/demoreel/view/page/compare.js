@@ -1,7 +1,7 @@
 // Episodes beside each other: their cameras in sync, by time or by share, and their curves over each
 // other, with predictions from other datasets or from files.
 import { parseColumns } from "./charts.js";
-import { openImages } from "./images.js";
+import { arrange, openImages, shownWidth } from "./images.js";
 import {
   clear,
   count,
@@ -10,6 +10,7 @@ import {
   getBytes,
   getJson,
   problem,
+  scale,
   setKeys,
   setPath,
 } from "./tools.js";
@@ -30,7 +31,7 @@ const MANY = 200,
   FEW_POINTS = 300,
   HIGH = 110;
 
-export async function showCompare(main, asked) {
+export async function showCompare(main, asked, signal) {
   const chosen = asked
     .getAll("e")
     .slice(0, MANY)
@@ -38,7 +39,10 @@ export async function showCompare(main, asked) {
   if (!chosen.length) throw new Error("Mark episodes with m on a dataset's page, then press v.");
   const infos = new Map(
     await Promise.all(
-      [...new Set(chosen.map(([id]) => id))].map(async (id) => [id, await getJson(`/api/d/${id}`)]),
+      [...new Set(chosen.map(([id]) => id))].map(async (id) => [
+        id,
+        await getJson(`/api/d/${id}`, signal),
+      ]),
     ),
   );
   const episodes = chosen.map(([id, number], place) => ({
@@ -133,9 +137,16 @@ export async function showCompare(main, asked) {
     }),
   );
   views.append(...boxes);
+  const arranged = new Map();
+  const resized = new ResizeObserver((changes) => {
+    for (const { target } of changes)
+      if (arranged.has(target)) arrange(target, arranged.get(target));
+      else draw();
+  });
+  signal.addEventListener("abort", () => resized.disconnect());
   const shownCameras = await Promise.all(
     pair.map(async (episode, place) => {
-      episode.facts = await getJson(episode.base);
+      episode.facts = await getJson(episode.base, signal);
       const box = boxes[place];
       const title = element(
         "div",
@@ -171,6 +182,7 @@ export async function showCompare(main, asked) {
           try {
             return {
               canvas,
+              size,
               context: canvas.getContext("2d", { alpha: false }),
               images: await openImages(episode.base, camera, way, episode.facts.length, size),
             };
@@ -180,7 +192,12 @@ export async function showCompare(main, asked) {
           }
         }),
       );
-      grid.style.gridTemplateColumns = `repeat(${Math.min(2, Math.max(1, cameras.length))}, minmax(0, 1fr))`;
+      const sizes = Object.keys(episode.facts.cameras).map(
+        (camera) => episode.info.features[camera].size,
+      );
+      arranged.set(grid, sizes);
+      arrange(grid, sizes);
+      resized.observe(grid);
       return { episode, box, cameras: cameras.filter(Boolean) };
     }),
   );
@@ -331,10 +348,11 @@ export async function showCompare(main, asked) {
     const style = getComputedStyle(document.documentElement),
       ratio = window.devicePixelRatio || 1;
     for (const { dim, canvas } of plots) {
-      const width = canvas.clientWidth,
+      const size = scale(),
+        width = canvas.clientWidth / size,
         context = canvas.getContext("2d");
-      Object.assign(canvas, { width: width * ratio, height: HIGH * ratio });
-      context.scale(ratio, ratio);
+      Object.assign(canvas, { width: width * size * ratio, height: HIGH * size * ratio });
+      context.scale(ratio * size, ratio * size);
       let low = Infinity,
         high = -Infinity;
       const spans = (column, places, at) =>
@@ -419,6 +437,7 @@ export async function showCompare(main, asked) {
           await Promise.all(
             cameras.map(async (view) => {
               try {
+                view.images.fit?.(shownWidth(view.canvas, view.size));
                 const image = await view.images.frame(frame, state.playing ? 12 : 0);
                 const width = image.displayWidth ?? image.width,
                   height = image.displayHeight ?? image.height;
@@ -509,7 +528,6 @@ export async function showCompare(main, asked) {
     sync();
   });
   slider.addEventListener("keydown", (event) => event.preventDefault());
-  const resized = new ResizeObserver(() => draw());
   resized.observe(curves);
   setKeys([
     { keys: [" "], shown: "space", does: "play or pause", run: play },
@@ -582,7 +600,6 @@ export async function showCompare(main, asked) {
   };
   return () => {
     state.playing = false;
-    resized.disconnect();
     for (const { cameras } of shownCameras) for (const view of cameras) view.images.close();
     delete main.dataset.compared;
   };

@@ -25,22 +25,23 @@ const NUMBERS = new Set(["#", "frames", "time", "idle", "jerk"]);
 
 // What a column is sorted by, its head, its width, and what it shows of a row.
 const COLUMNS = [
-  ["index", "#", "64px"],
-  [null, "first frame", "96px"],
-  ["length", "frames", "72px"],
-  [null, "time", "72px"],
-  ["task", "task", "minmax(140px, 1fr)"],
-  [null, "motion", "136px"],
-  ["idle", "idle", "56px"],
-  ["jerk", "jerk", "64px"],
+  ["index", "#", "72px"],
+  [null, "first frame", "92px"],
+  ["length", "frames", "64px"],
+  ["length", "time", "64px"],
+  ["task", "task", "minmax(120px, 1fr)"],
+  [null, "motion", "104px"],
+  ["idle", "idle", "52px"],
+  ["jerk", "jerk", "56px"],
   ["success", "success", "64px"],
   ["outliers", "outlier", "60px"],
-  ["findings", "check", "64px"],
-  ["flags", "flags", "80px"],
+  ["findings", "check", "60px"],
+  ["flags", "flags", "104px"],
 ];
 
-export async function showDataset(main, id, asked) {
-  const [info, draft] = await Promise.all([getJson(`/api/d/${id}`), draftOf(id)]);
+export async function showDataset(main, id, asked, signal) {
+  const [info, draft] = await Promise.all([getJson(`/api/d/${id}`, signal), draftOf(id)]);
+  signal.throwIfAborted();
   const cameras = Object.entries(info.features).filter(([, feature]) => feature.kind === "camera");
   const columns = COLUMNS,
     template = scaled(columns.map(([, , width]) => width).join(" "));
@@ -48,16 +49,20 @@ export async function showDataset(main, id, asked) {
   document
     .getElementById("facts")
     .append(
-      [
-        info.layout,
-        info.robot,
-        count(info.episodes, "episode"),
-        duration(info.frames / info.fps),
-        `${info.fps} fps`,
-        count(cameras.length, "camera"),
-      ]
-        .filter(Boolean)
-        .join(" · "),
+      element(
+        "span",
+        {},
+        [
+          info.layout,
+          info.robot,
+          count(info.episodes, "episode"),
+          duration(info.frames / info.fps),
+          `${info.fps} fps`,
+          count(cameras.length, "camera"),
+        ]
+          .filter(Boolean)
+          .join(" · "),
+      ),
     );
 
   const ranges = new Map(
@@ -79,7 +84,8 @@ export async function showDataset(main, id, asked) {
     total: info.episodes,
     pages: new Map(),
     motion: new Map(),
-    at: Number(asked.get("at") || 0),
+    unseen: new Set(), // episodes whose first frame cannot be shown
+    at: 0,
     revision: info.revision,
     marked: new Set(),
   };
@@ -120,7 +126,7 @@ export async function showDataset(main, id, asked) {
   );
   const checkTab = element(
     "button",
-    { title: "Findings of check (f)", onclick: () => panel("findings") },
+    { class: "steady", title: "Findings of check (f)", onclick: () => panel("findings") },
     "check",
   );
   const compare = element(
@@ -181,9 +187,12 @@ export async function showDataset(main, id, asked) {
       reload();
     },
   );
+  let plotting = 0;
   const askPlots = async () => {
+    const mine = ++plotting;
     try {
       const answer = await getJson(`/api/d/${id}/measures?${filterQuery()}`);
+      if (mine !== plotting || state.left) return; // another filter is asked for
       plots.show(answer, state.task);
       outliers.textContent = answer.outliers ? count(answer.outliers, "outlier") : "outliers";
       // Rows that were shown before their episodes were measured are asked for again.
@@ -191,9 +200,10 @@ export async function showDataset(main, id, asked) {
         state.measured = answer.done;
         refresh();
       }
-      if (answer.done < answer.of && !state.left) setTimeout(askPlots, 1000);
+      if (answer.done < answer.of)
+        setTimeout(() => mine === plotting && !state.left && askPlots(), 1000);
     } catch (error) {
-      plots.note.textContent = error.message;
+      if (mine === plotting) plots.note.textContent = error.message;
     }
   };
   const findings = new Findings(findingsBox, id, info, () => {
@@ -347,16 +357,22 @@ export async function showDataset(main, id, asked) {
         item.addEventListener("pointerenter", () => prepare(id, row.index, info));
         item.addEventListener("pointerdown", () => prepare(id, row.index, info, { atOnce: true }));
         item.addEventListener("focus", () => prepare(id, row.index, info));
-        const thumb = cameras.length
-          ? element("img", {
-              class: "thumb",
-              loading: "lazy",
-              alt: `First frame of episode ${row.index}`,
-              width: 80,
-              height: 52,
-              src: `/api/d/${id}/e/${row.index}/frame?camera=${encodeURIComponent(cameras[0][0])}&i=0&w=160&v=${state.revision}`,
-            })
-          : element("span");
+        const thumb = state.unseen.has(row.index)
+          ? element("span", { class: "thumb none" }, "no image")
+          : cameras.length
+            ? element("img", {
+                class: "thumb",
+                loading: "lazy",
+                alt: `First frame of episode ${row.index}`,
+                width: 80,
+                height: 52,
+                src: `/api/d/${id}/e/${row.index}/frame?camera=${encodeURIComponent(cameras[0][0])}&i=0&w=160&v=${state.revision}`,
+                onerror: (event) => {
+                  state.unseen.add(row.index);
+                  event.target.replaceWith(element("span", { class: "thumb none" }, "no image"));
+                },
+              })
+            : element("span");
         const spark = element("canvas", {
           class: "spark",
           width: 256,
@@ -439,13 +455,14 @@ export async function showDataset(main, id, asked) {
   }
 
   const askMotion = later(async (episodes) => {
+    let answer = {};
     try {
-      const answer = await getJson(`/api/d/${id}/motion?episodes=${episodes.join(",")}`);
-      for (const episode of episodes) state.motion.set(episode, answer[episode] || []);
-      draw();
+      answer = await getJson(`/api/d/${id}/motion?episodes=${episodes.join(",")}`);
     } catch {
       /* a table without these lines is still a table */
     }
+    for (const episode of episodes) state.motion.set(episode, answer[episode] || []);
+    draw();
   }, 60);
 
   function remember() {
@@ -623,6 +640,7 @@ export async function showDataset(main, id, asked) {
       const now = await getJson(`/api/d/${id}/state`);
       if (now.revision !== state.revision) {
         state.revision = now.revision;
+        state.unseen.clear();
         drop();
         refresh();
         askPlots();

@@ -20,7 +20,7 @@ const HEADS = [
   ["layout", "layout"],
   ["robot", "robot"],
   ["episodes", "episodes"],
-  ["seconds", "hours"],
+  ["seconds", "time"],
   ["size", "size"],
   ["fps", "fps"],
   ["cameras", "cameras"],
@@ -30,9 +30,9 @@ const NUMBERS = new Set(["episodes", "seconds", "size", "fps"]);
 const ROW = 56;
 const rowHeight = () => ROW * scale();
 
-export async function showDatasets(main, asked) {
+export async function showDatasets(main, asked, signal) {
   setPath([["datasets"]]);
-  const { datasets, beside } = await getJson("/api/datasets");
+  const { datasets, beside } = await getJson("/api/datasets", signal);
   if (datasets.length === 1) {
     location.replace(`#/d/${datasets[0].id}`);
     return () => {};
@@ -45,7 +45,7 @@ export async function showDatasets(main, asked) {
   const whole = datasets.reduce((sum, each) => sum + (each.seconds || 0), 0);
   document
     .getElementById("facts")
-    .append(`${count(datasets.length, "dataset")} · ${duration(whole)}`);
+    .append(element("span", {}, `${count(datasets.length, "dataset")} · ${duration(whole)}`));
   const search = element("input", {
     type: "search",
     placeholder: "search name, robot, camera",
@@ -171,15 +171,11 @@ export async function showDatasets(main, asked) {
           text(each.layout),
           text(each.robot),
           text(Number(each.episodes || 0).toLocaleString("en"), "number"),
-          text((each.seconds / 3600).toFixed(2), "number"),
+          text(duration(each.seconds), "number"),
           text(size ? `${size.is_whole ? "" : "over "}${bytes(size.bytes)}` : "", "number"),
           text(each.fps, "number"),
           text(each.cameras.join(", ")),
-          text(
-            each.changed
-              ? new Date(each.changed * 1000).toISOString().slice(0, 16).replace("T", " ")
-              : "",
-          ),
+          text(each.changed ? localTime(each.changed) : ""),
         );
       }
       tall.append(row);
@@ -264,6 +260,12 @@ export async function showDatasets(main, asked) {
     { keys: ["Escape"], shown: "Esc", does: "leave the search field", run: () => search.blur() },
   ]);
   return () => resized.disconnect();
+}
+
+// As the clock on the wall has it.
+function localTime(seconds) {
+  const minutes = new Date(seconds * 1000).getTimezoneOffset();
+  return new Date((seconds - 60 * minutes) * 1000).toISOString().slice(0, 16).replace("T", " ");
 }
 
 function bytes(size) {

@@ -2,18 +2,33 @@
 import { taken } from "./ahead.js";
 import { Charts, parseColumns } from "./charts.js";
 import { draftButton, draftOf } from "./draft.js";
-import { ServerImages, openImages } from "./images.js";
+import { ServerImages, arrange, openImages, shownWidth } from "./images.js";
 import { Timeline, ask } from "./labels.js";
-import { clear, element, getBytes, getJson, later, problem, setKeys, setPath } from "./tools.js";
+import {
+  clear,
+  element,
+  getBytes,
+  getJson,
+  later,
+  numberIn,
+  problem,
+  setKeys,
+  setPath,
+} from "./tools.js";
 
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
 const AHEAD = 24;
 
-export async function showEpisode(main, id, number, asked) {
+export async function showEpisode(main, id, number, asked, signal) {
   const base = `/api/d/${id}/e/${number}`;
   let before = taken(id, number);
+  signal.addEventListener("abort", () => {
+    if (!before) return;
+    before.gone = true;
+    for (const images of before.images.values()) images.close();
+  });
   const [info, known, draft] = await Promise.all([
-    getJson(`/api/d/${id}`),
+    getJson(`/api/d/${id}`, signal),
     before?.facts.catch(() => null),
     draftOf(id),
   ]);
@@ -23,13 +38,14 @@ export async function showEpisode(main, id, number, asked) {
     before.gone = true;
     before = null;
   }
-  const episode = before ? known : await getJson(base);
+  const episode = before ? known : await getJson(base, signal);
+  signal.throwIfAborted();
   const length = episode.length;
   setPath([["datasets", "#/"], [info.name, `#/d/${id}`], [`episode ${number}`]]);
   const facts = document.getElementById("facts");
   const task = element("span", {});
   const changes = draftButton(draft, info);
-  facts.append(task, " ", changes);
+  facts.append(task, changes);
 
   const cameras = element("div", { class: "cameras" });
   const side = element("aside", { class: "side", "aria-label": "The row of this frame" });
@@ -115,6 +131,7 @@ export async function showEpisode(main, id, number, asked) {
         size,
         context: canvas.getContext("2d", { alpha: false }),
         images: null,
+        pointer: null,
       };
       try {
         view.images =
@@ -125,31 +142,53 @@ export async function showEpisode(main, id, number, asked) {
       }
       box.addEventListener("dblclick", () => focusOn(state.only === camera ? null : camera));
       canvas.addEventListener("mousemove", (event) => {
-        if (!view.images?.isDepth) return;
         const area = canvas.getBoundingClientRect(),
           scale = Math.min(area.width / size[1], area.height / size[0]);
-        const x =
-          (event.clientX - area.left - (area.width - size[1] * scale) / 2) / (size[1] * scale);
-        const y =
-          (event.clientY - area.top - (area.height - size[0] * scale) / 2) / (size[0] * scale);
-        const metres =
-          x >= 0 && x < 1 && y >= 0 && y < 1 ? view.images.metres(state.shown, x, y) : null;
-        note.textContent = metres === null ? view.images.shown : `${metres.toFixed(3)} m`;
+        view.pointer = [
+          (event.clientX - area.left - (area.width - size[1] * scale) / 2) / (size[1] * scale),
+          (event.clientY - area.top - (area.height - size[0] * scale) / 2) / (size[0] * scale),
+        ];
+        measure(view);
+      });
+      canvas.addEventListener("mouseleave", () => {
+        view.pointer = null;
+        measure(view);
       });
       return view;
     }),
   );
   if (before) before.gone = true; // what was not ready yet is closed when it is
+  // Metres under the mouse pointer, of the frame that is shown.
+  function measure(view) {
+    if (!view.images?.isDepth) return;
+    const [x, y] = view.pointer ?? [-1, -1];
+    const isInside = x >= 0 && x < 1 && y >= 0 && y < 1;
+    const metres = isInside ? view.images.metres(state.shown, x, y) : null;
+    view.note.textContent = metres === null ? view.images.shown : `${metres.toFixed(3)} m`;
+  }
   // One camera large, or all of them.
   function focusOn(camera) {
     state.only = views.some((view) => view.camera === camera) ? camera : null;
-    const visible = views.filter((view) => !state.only || view.camera === state.only);
-    for (const view of views) view.box.hidden = !visible.includes(view);
-    const columns = visible.length <= 1 ? 1 : visible.length <= 4 ? 2 : visible.length <= 9 ? 3 : 4;
-    cameras.style.gridTemplateColumns = `repeat(${visible.length === 3 ? 3 : columns}, minmax(0, 1fr))`;
-    cameras.style.gridAutoRows = "minmax(0, 1fr)";
+    for (const view of views) view.box.hidden = Boolean(state.only) && view.camera !== state.only;
+    layOut();
     remember();
   }
+  function layOut() {
+    const visible = views.filter((view) => !view.box.hidden);
+    arrange(
+      cameras,
+      visible.map((view) => view.size),
+    );
+    let other = false;
+    for (const { images, canvas, size } of visible)
+      if (images?.fit?.(shownWidth(canvas, size))) other = true;
+    if (other && state.shown >= 0 && !state.playing) {
+      state.stale = true;
+      go();
+    }
+  }
+  const resized = new ResizeObserver(layOut);
+  resized.observe(cameras);
 
   // Where the browser fails to decode, the server does.
   function fallBack(view, error) {
@@ -162,6 +201,7 @@ export async function showEpisode(main, id, number, asked) {
         length,
         view.size,
       );
+      view.images.fit(shownWidth(view.canvas, view.size));
       view.note.textContent = view.images.shown;
       view.note.title = String(error.message || error);
       return true;
@@ -184,10 +224,11 @@ export async function showEpisode(main, id, number, asked) {
     from: null,
     to: null,
     dropped: 0,
-    stalled: 0,
+    stale: false, // the frame is shown at another size than before
     only: null,
   });
-  let wish = new AbortController();
+  const wish = new AbortController();
+  signal.addEventListener("abort", () => wish.abort());
   let busy = false;
 
   function draw(frame) {
@@ -216,6 +257,7 @@ export async function showEpisode(main, id, number, asked) {
     status.textContent = `frame ${frame} / ${length}   ${(frame / info.fps).toFixed(3)} s`;
     charts?.show(frame);
     timeline.show(frame);
+    for (const view of views) measure(view);
     showRow(frame);
     remember();
   }
@@ -243,13 +285,15 @@ export async function showEpisode(main, id, number, asked) {
     if (busy) return;
     busy = true;
     try {
-      while (state.shown !== state.wanted) {
+      while (state.shown !== state.wanted || state.stale) {
         const frame = state.wanted;
+        state.stale = false;
         try {
           await load(frame, 0, wish.signal);
         } catch (error) {
+          if (wish.signal.aborted) return; // the page is left
           if (error.name !== "AbortError") throw error;
-          continue;
+          continue; // another way to decode was taken
         }
         draw(frame);
       }
@@ -347,6 +391,12 @@ export async function showEpisode(main, id, number, asked) {
   let charts = null,
     table = [],
     texts = null;
+  const unread = (error) => {
+    const said = problem(error);
+    // What both requests meet, such as a damaged table, is said once.
+    const known = [...plots.querySelectorAll(".error")].map((each) => each.textContent);
+    if (!known.includes(said.textContent)) plots.append(said);
+  };
   const numbers = getBytes(`${base}/columns?v=${episode.revision}`)
     .then((buffer) => {
       const found = parseColumns(buffer);
@@ -355,7 +405,8 @@ export async function showEpisode(main, id, number, asked) {
         hidden: asked.getAll("hide"),
         changed: () => remember(),
       });
-      if (asked.has("zoom")) charts.zoom(...asked.get("zoom").split("-").map(Number));
+      const zoom = (asked.get("zoom") ?? "").match(/^(\d+)-(\d+)$/);
+      if (zoom) charts.zoom(Number(zoom[1]), Number(zoom[2]));
       charts.show(Math.max(0, state.shown));
       for (const column of table) {
         if (info.features[column.key]?.dtype !== "bool") continue;
@@ -371,7 +422,7 @@ export async function showEpisode(main, id, number, asked) {
       timeline.draw();
       showRow(Math.max(0, state.shown));
     })
-    .catch((error) => plots.append(problem(error)));
+    .catch(unread);
   const words = getJson(`${base}/texts?v=${episode.revision}`)
     .then((found) => {
       texts = found;
@@ -381,18 +432,20 @@ export async function showEpisode(main, id, number, asked) {
         if (info.features[key].dtype === "string") timeline.addColumn(key, values);
       timeline.draw();
     })
-    .catch((error) => plots.append(problem(error)));
+    .catch(unread);
 
   const rows = new Map();
   const spoken = element("div"),
+    single = element("div", { class: "single" }),
     counted = element("div"); // texts first, whatever arrives first
-  side.append(spoken, counted);
+  side.append(spoken, single, counted);
   function rowOf(key, names, size) {
     if (!rows.has(key)) {
       const isNumber = Boolean(names) || info.features[key]?.kind === "number";
       const cells = Array.from({ length: size }, () =>
         element("td", isNumber ? { class: "number" } : {}),
       );
+      const isAlone = size === 1 && !names;
       const body = element(
         "table",
         {},
@@ -400,12 +453,17 @@ export async function showEpisode(main, id, number, asked) {
           element(
             "tr",
             {},
-            element("td", { class: "dim" }, names ? names[place] : size > 1 ? place : ""),
+            isAlone && !isNumber
+              ? null
+              : element("td", { class: "dim" }, isAlone ? key : names ? names[place] : place),
             cell,
           ),
         ),
       );
-      (isNumber ? counted : spoken).append(element("h3", {}, key), body);
+      (isNumber ? (isAlone ? single : counted) : spoken).append(
+        ...(isAlone && isNumber ? [] : [element("h3", {}, key)]),
+        body,
+      );
       rows.set(key, cells);
     }
     return rows.get(key);
@@ -498,7 +556,7 @@ export async function showEpisode(main, id, number, asked) {
     })
     .catch((error) => lanes.append(problem(error)));
   const marks = element("span", { class: "marks" });
-  facts.append(" ", marks);
+  facts.append(marks);
   const toggles = [
     ["success", true, "✓ success", "s"],
     ["success", false, "✗ failure", "f"],
@@ -553,7 +611,7 @@ export async function showEpisode(main, id, number, asked) {
     timeline.draw();
     drawTrims();
     const share = (frame) => `${(100 * frame) / Math.max(1, length - 1)}%`;
-    task.textContent = change.task ?? episode.tasks.join("; ");
+    task.textContent = task.title = change.task ?? episode.tasks.join("; ");
     cameras.classList.toggle("deleted", Boolean(change.deleted));
     clear(cutAway);
     const gone = (from, to, title) => {
@@ -788,12 +846,13 @@ export async function showEpisode(main, id, number, asked) {
   ]);
 
   const take = (query) => {
-    state.from = query.has("in") ? Number(query.get("in")) : null;
-    state.to = query.has("out") ? Number(query.get("out")) : null;
+    state.from = numberIn(query, "in", 0, length - 1);
+    state.to = numberIn(query, "out", 0, length - 1);
+    if (state.from !== null && state.to !== null && state.from > state.to) state.from = null;
     if (SPEEDS.includes(Number(query.get("speed")))) speed.value = query.get("speed");
     focusOn(query.get("camera"));
     drawLoop();
-    return seek(Number(query.get("f") || 0));
+    return seek(numberIn(query, "f", 0, length - 1) ?? 0);
   };
   await take(asked);
   if (!views.length) draw(state.wanted);
@@ -805,6 +864,7 @@ export async function showEpisode(main, id, number, asked) {
     wish.abort();
     for (const view of views) view.images?.close();
     charts?.close();
+    resized.disconnect();
     delete main.dataset.shown;
   };
   leave.go = take;

@@ -3,6 +3,8 @@
 import { get, getBytes } from "./tools.js";
 
 const KEPT_BYTES = 160e6; // of decoded images, for each camera
+const STEP = 160, // pixels between the widths in which the server sends images
+  WIDEST = 4000;
 const HEADER = 12; // whether decoding may begin here, the frame, the bytes: see view/packets.py
 
 // Keeps what was decoded; the farthest from where one looks goes first.
@@ -43,6 +45,7 @@ export class PacketImages {
     this.turn = Promise.resolve();
     this.decoding = new Map(); // frame -> the run that will give it
     this.shown = `WebCodecs ${facts.codec}`;
+    this.closed = false;
   }
 
   static async supports(facts) {
@@ -93,7 +96,8 @@ export class PacketImages {
       const run = (this.turn = this.turn
         .catch(() => {})
         .then(() => {
-          if (signal?.aborted) throw new DOMException("not wanted any more", "AbortError");
+          if (signal?.aborted || this.closed)
+            throw new DOMException("not wanted any more", "AbortError");
           return this.has(frame) && last === frame ? undefined : this.run(frame, last);
         }));
       for (let each = frame; each <= last; each++) this.decoding.set(each, run);
@@ -106,7 +110,8 @@ export class PacketImages {
     }
     const image = this.kept.images.get(frame);
     if (!image) {
-      if (signal?.aborted) throw new DOMException("not wanted any more", "AbortError");
+      if (signal?.aborted || this.closed)
+        throw new DOMException("not wanted any more", "AbortError");
       throw new Error(`The decoder gave no frame ${frame}.`);
     }
     return image;
@@ -181,7 +186,8 @@ export class PacketImages {
     this.decoder = new VideoDecoder({
       output: (image) => {
         const place = (image.timestamp - this.facts.first) / this.facts.step;
-        if (Number.isInteger(place) && place >= 0 && place < this.length) this.keep(place, image);
+        if (!this.closed && Number.isInteger(place) && place >= 0 && place < this.length)
+          this.keep(place, image);
         else image.close();
       },
       error: (error) => {
@@ -204,6 +210,7 @@ export class PacketImages {
   }
 
   close() {
+    this.closed = true;
     this.kept.clear();
     if (this.decoder && this.decoder.state !== "closed") this.decoder.close();
   }
@@ -229,10 +236,19 @@ export class ServerImages {
   constructor(base, camera, facts, length, size) {
     Object.assign(this, { base, camera, facts, length, size });
     this.isDepth = facts.way === "depth";
-    this.kept = new Kept(size[0] * size[1] * 4);
-    this.values = new Map(); // millimetres of depth frames
+    this.kept = new Kept(size[0] * size[1] * (this.isDepth ? 6 : 4));
     this.under = new Map();
     this.shown = "decoded by the server";
+    this.width = 0; // of the images that are asked for; 0 is as they are
+  }
+
+  // Images come at the size that is shown. Says whether that is another one than before.
+  fit(width) {
+    const wanted = this.isDepth ? 0 : Math.min(WIDEST, STEP * Math.ceil(width / STEP));
+    const before = this.width;
+    this.width = wanted < this.size[1] ? wanted : 0;
+    if (this.width !== before) this.kept.clear();
+    return this.width !== before;
   }
   has(frame) {
     return this.kept.images.has(frame);
@@ -250,14 +266,15 @@ export class ServerImages {
       next++
     )
       this.load(next).catch(() => {});
-    if (!this.has(frame)) await this.load(frame, signal);
+    // Again where another size was asked for meanwhile.
+    for (let tries = 0; tries < 3 && !this.has(frame); tries++) await this.load(frame, signal);
     return this.kept.images.get(frame);
   }
 
   load(frame, signal) {
     if (this.has(frame)) return Promise.resolve();
     if (this.under.has(frame)) return this.under.get(frame);
-    const query = `camera=${encodeURIComponent(this.camera)}&i=${frame}&v=${this.facts.revision}`;
+    const query = `camera=${encodeURIComponent(this.camera)}&i=${frame}&v=${this.facts.revision}${this.width ? `&w=${this.width}` : ""}`;
     const loading = (
       this.isDepth
         ? this.depth(`${this.base}/depth?${query}`, frame, signal)
@@ -268,7 +285,10 @@ export class ServerImages {
   }
 
   async image(address, frame, signal) {
-    this.kept.put(frame, await createImageBitmap(await (await get(address, signal)).blob()));
+    const { width } = this;
+    const image = await createImageBitmap(await (await get(address, signal)).blob());
+    if (width === this.width) this.kept.put(frame, image);
+    else image.close(); // another size is shown by now
   }
 
   async depth(address, frame, signal) {
@@ -288,19 +308,17 @@ export class ServerImages {
       const [red, green, blue] = value ? VIRIDIS[Math.round((value - low) * scale)] : [0, 0, 0];
       pixels.set([red, green, blue, 255], 4 * place);
     });
-    this.kept.put(frame, await createImageBitmap(new ImageData(pixels, width, height)));
-    this.values.set(frame, { values, width });
-    if (this.values.size > 16) this.values.delete(this.values.keys().next().value);
+    const image = await createImageBitmap(new ImageData(pixels, width, height));
+    image.millimetres = values;
+    this.kept.put(frame, image);
   }
 
   // Metres under a point of the image, each from 0 to 1; null where nothing was measured.
   metres(frame, x, y) {
-    const held = this.values.get(frame);
-    if (!held) return null;
-    const value =
-      held.values[
-        Math.floor((y * held.values.length) / held.width) * held.width + Math.floor(x * held.width)
-      ];
+    const image = this.kept.images.get(frame);
+    if (!image) return null;
+    const { width, height, millimetres } = image;
+    const value = millimetres[Math.floor(y * height) * width + Math.floor(x * width)];
     return value ? value / 1000 : null;
   }
 
@@ -329,6 +347,28 @@ const VIRIDIS = Array.from({ length: 256 }, (_, value) => {
     Math.round(part + (ANCHORS[low + 1][channel] - part) * (at - low)),
   );
 });
+
+// How wide a canvas shows its image, in pixels of the screen; the image's size is [height, width].
+export const shownWidth = (canvas, [tall, wide]) =>
+  Math.min(canvas.clientWidth, (canvas.clientHeight * wide) / tall) *
+  (window.devicePixelRatio || 1);
+
+// Puts cameras into as many columns as show them largest; sizes are [height, width].
+export function arrange(grid, sizes) {
+  const { clientWidth: width, clientHeight: height } = grid;
+  let best = 1,
+    largest = -1;
+  for (let columns = 1; columns <= sizes.length; columns++) {
+    const across = width / columns,
+      down = height / Math.ceil(sizes.length / columns);
+    let area = 0;
+    for (const [tall, wide] of sizes)
+      area += Math.min(across / wide, down / tall) ** 2 * wide * tall;
+    if (area > largest * 1.001) [best, largest] = [columns, area];
+  }
+  grid.style.gridTemplateColumns = `repeat(${best}, minmax(0, 1fr))`;
+  grid.style.gridAutoRows = "minmax(0, 1fr)";
+}
 
 export async function openImages(base, camera, facts, length, size) {
   if (facts.way === "error")

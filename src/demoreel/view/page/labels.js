@@ -103,6 +103,7 @@ export class Timeline {
   // `read(name)` gives the rows of "persistent" or "events"; `write(name, rows)` changes them.
   constructor(parent, length, { read, write, seek, known, cameras = [] }) {
     Object.assign(this, { parent, length, read, write, seek, known, cameras });
+    this.texts = 0; // of the lanes below
     this.fixed = []; // lanes of columns: [name, spans]
     this.shown = new Set(["subtask"]);
   }
@@ -384,6 +385,7 @@ export class Timeline {
   }
 
   // A column of texts or truths as spans of the same value.
+  // Texts are above truths, whichever is known first.
   addColumn(name, values, { truth = false } = {}) {
     const spans = [];
     for (let frame = 0; frame < values.length; frame++) {
@@ -396,7 +398,8 @@ export class Timeline {
     const shown = spans.filter((span) =>
       truth ? span.value : span.value !== "" && span.value !== null,
     );
-    this.fixed.push([
+    const place = truth ? this.fixed.length : this.texts++;
+    this.fixed.splice(place, 0, [
       name,
       shown.map((span) => ({
         ...span,

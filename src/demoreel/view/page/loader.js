@@ -1,5 +1,5 @@
 // What the loader sees: a frame's sample, for given windows and image size, with pads marked.
-import { clear, element, getJson, later, problem, setKeys, setPath } from "./tools.js";
+import { clear, element, getJson, later, numberIn, problem, setKeys, setPath } from "./tools.js";
 
 // Windows that policies ask for, in frames: what `delta_timestamps` says in seconds.
 const PRESETS = {
@@ -12,14 +12,14 @@ const PRESETS = {
   "pi0: 50 actions": () => ({ action: [0, 49] }),
 };
 
-export async function showLoader(main, id, asked) {
-  const info = await getJson(`/api/d/${id}`);
+export async function showLoader(main, id, asked, signal) {
+  const info = await getJson(`/api/d/${id}`, signal);
   const cameras = Object.entries(info.features)
     .filter(([, feature]) => feature.kind === "camera")
     .map(([key]) => key);
   const state = {
-    episode: Number(asked.get("e") || 0),
-    frame: Number(asked.get("f") || 0),
+    episode: numberIn(asked, "e", 0, Infinity) ?? 0,
+    frame: numberIn(asked, "f", 0, Infinity) ?? 0,
     length: 1,
     windows: asked.get("windows") || "{}",
     size: asked.get("size") || "",

@@ -42,9 +42,9 @@ export class Plots {
     const running = answer.done < answer.of;
     this.bar.style.visibility = running ? "" : "hidden";
     this.bar.value = answer.of ? answer.done / answer.of : 1;
-    this.note.textContent = running
-      ? `measured ${answer.done.toLocaleString("en")} of ${count(answer.of, "episode")}`
-      : answer.problems.join("\n");
+    if (running)
+      this.note.textContent = `measured ${answer.done.toLocaleString("en")} of ${count(answer.of, "episode")}`;
+    else this.tellProblems(answer.problems);
     this.drawTasks(answer.tasks, task);
     for (const told of answer.plots) {
       if (!this.plots.has(told.key)) this.add(told);
@@ -52,6 +52,20 @@ export class Plots {
       this.draw(told.key);
     }
     this.sift();
+  }
+
+  tellProblems([first, ...more]) {
+    if (this.note.textContent === [first, ...more].join("")) return; // it may have been opened
+    this.note.replaceChildren(
+      more.length
+        ? element(
+            "details",
+            {},
+            element("summary", {}, first),
+            more.map((line) => `${line}\n`).join(""),
+          )
+        : (first ?? ""),
+    );
   }
 
   sift() {

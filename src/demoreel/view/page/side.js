@@ -4,8 +4,8 @@ import { count, duration, element, getJson, problem, setKeys, setPath } from "./
 
 const COLOURS = ["#56b4e9", "#e69f00"];
 
-export async function showSide(main, ids) {
-  const infos = await Promise.all(ids.map((id) => getJson(`/api/d/${id}`)));
+export async function showSide(main, ids, signal) {
+  const infos = await Promise.all(ids.map((id) => getJson(`/api/d/${id}`, signal)));
   setPath([["datasets", "#/"], [infos.map((info) => info.name).join(" beside ")]]);
   const facts = element("table", { class: "facts" });
   const plots = element("div", { class: "shared" });

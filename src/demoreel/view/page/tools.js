@@ -23,7 +23,16 @@ export class RequestError extends Error {
 }
 
 export async function get(path, signal, options = {}) {
-  const answer = await fetch(path, { signal, credentials: "same-origin", ...options });
+  let answer;
+  try {
+    answer = await fetch(path, { signal, credentials: "same-origin", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new RequestError(0, {
+      message: "The viewer does not answer.",
+      hint: "see whether demoreel view still runs",
+    });
+  }
   if (!answer.ok) {
     const text = await answer.text();
     let report = { message: text.trim() };
@@ -79,6 +88,12 @@ export const count = (number, one, many = `${one}s`) =>
 // Sizes are those of a small screen, whose root font has 16 pixels; on a large one, all is larger.
 export const scale = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
 export const scaled = (sizes) => sizes.replace(/(\d+)px/g, (_, pixels) => `${pixels / 16}rem`);
+
+// A whole number of an address, between two; null where it has none.
+export function numberIn(query, name, least, most) {
+  const text = query.get(name);
+  return /^\d+$/.test(text ?? "") ? Math.max(least, Math.min(most, Number(text))) : null;
+}
 
 export function later(run, delay) {
   let timer = 0;
