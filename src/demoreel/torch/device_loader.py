@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 from demoreel.errors import ArgumentError
-from demoreel.torch.packet_images import EncodedImage, EncodedImages, decode_later
+from demoreel.torch.packet_images import EncodedImage, EncodedImages, decoding_later
 from demoreel.torch.video_decoders import BATCHES_AT_ONCE, current_device, new_stream
 
 _THREADS_AT_MOST = 64
@@ -145,7 +145,7 @@ class DeviceLoader:
         self._state = None
         loader.load_state_dict(state)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Generator[Any]:
         # "cuda" is the current device of the thread that trains; other threads have another one.
         device = None if self.device is None else current_device(self.device)
         if device is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -209,8 +209,7 @@ class DeviceLoader:
 
     def _read(self, batches: _OrderedBatches, device: torch.device | None) -> None:
         is_gpu = device is not None and device.type == "cuda"
-        decode_later()
-        with torch.cuda.device(device) if is_gpu else nullcontext():
+        with decoding_later(), torch.cuda.device(device) if is_gpu else nullcontext():
             stream = new_stream(device) if self.device is not None else None
             with torch.cuda.stream(stream):  # None is no other stream
                 for taken in batches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -153,9 +154,15 @@ def decodes_later() -> bool:
     return torch.utils.data.get_worker_info() is not None or getattr(_here, "decodes_later", False)
 
 
-def decode_later() -> None:
+@contextmanager
+def decoding_later() -> Iterator[None]:
     """Let images that the calling thread reads stay packets."""
+    before = getattr(_here, "decodes_later", False)
     _here.decodes_later = True
+    try:
+        yield
+    finally:
+        _here.decodes_later = before
 
 
 def _collated(images: Sequence[EncodedImage], *, collate_fn_map: object = None) -> EncodedImages:
