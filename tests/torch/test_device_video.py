@@ -739,3 +739,16 @@ def test_an_iterator_that_is_dropped_frees_its_threads(tmp_path, device):
     next(batches)
     del loader, batches
     assert not [t for t in threading.enumerate() if t.name.startswith("demoreel-device")]
+
+
+def test_a_decoder_that_finds_no_memory_names_the_option(tmp_path, device):
+    make_dataset(tmp_path / "ds", episodes=[4], cameras={CAM: (64, 64)})
+    ours, _ = both(tmp_path / "ds")
+
+    def open_decoder(stream):
+        raise ShortageError("There is no memory for a decoder.")
+
+    device._open_decoder = open_decoder
+    with pytest.raises(ShortageError, match="gpu_memory_mb") as caught:
+        ours[0]
+    assert caught.value.where["camera"] == CAM
