@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import av
 import numpy as np
@@ -37,6 +38,7 @@ from demoreel.torch import (
     video_decoders,
 )
 from demoreel.torch.video_decoders import CpuFrameDecoder, VideoDecoders, nv12, write_rgb
+from support.command import run_here
 
 CPU = torch.device("cpu")
 CAM = "observation.images.cam0"
@@ -516,7 +518,8 @@ def test_a_stream_resumes_after_what_was_handed_out(tmp_path, device, workers):
     seen = []
     for number, batch in enumerate(loader):
         seen += batch["index"].tolist()
-        if number == 2:  # all was read by now, and the epoch ended, perhaps
+        if number == 2:
+            wait_for(lambda: ours.epoch == 1)  # all was read ahead, and the epoch has ended
             break
     assert loader.state_dict() == ours.state_dict()
     assert ours.state_dict()["consumed"] == len(seen)
@@ -752,3 +755,17 @@ def test_a_decoder_that_finds_no_memory_names_the_option(tmp_path, device):
     with pytest.raises(ShortageError, match="gpu_memory_mb") as caught:
         ours[0]
     assert caught.value.where["camera"] == CAM
+
+
+def test_a_mixtures_file_names_the_device(three_parts, device):
+    folder = Path(three_parts[0]).parent
+    config = folder / "mix.yaml"
+    config.write_text(
+        "parts: [a, b]\nimage_size: [96, 128]\ndecode_device: cuda\ngpu_memory_mb: 600\n"
+    )
+    mixture = Mixture.from_file(config, rank=0, world_size=1)
+    assert mixture.decode_device == CPU
+    mixture.read_batch([0, 1])
+    assert device.opened
+    assert device.memory_mb == 600
+    assert run_here("mix", config).returncode == 0  # looks at the parts; needs no GPU
