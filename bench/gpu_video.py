@@ -35,8 +35,10 @@ from torch.utils.data import DataLoader, RandomSampler
 from demoreel.testing import make_dataset, read_stamp
 from demoreel.torch import LeRobotDataset, PrefetchBatchSampler, to_device
 from demoreel.torch.device import missing_for_video
+from demoreel.torch.device_speed import measure_rate
 
 CANNOT_RUN = 75
+BATCH = 32
 CAMERA = "observation.images.front"
 OTHER = "observation.images.wrist"
 LATENCY_S = 0.03
@@ -84,7 +86,7 @@ def main() -> int:
             result[step] = {}
             for name, found in globals()[f"measure_{step}"](work, options):
                 result[step][name] = found
-                said(step, name, found)
+                show(step, name, found)
                 if options.json:
                     options.json.write_text(json.dumps(result, indent=2))
     right = all(
@@ -267,7 +269,7 @@ def opened(root: Any, device: str, window: int | None = None) -> LeRobotDataset:
 def loader(root: Any, window: int | None, workers: int, at_once: int = 2) -> Any:
     dataset = opened(root, "cuda", window)
     order = RandomSampler(dataset, replacement=True, num_samples=1 << 30)
-    batches = PrefetchBatchSampler(order, batch_size=32, num_workers=workers)
+    batches = PrefetchBatchSampler(order, batch_size=BATCH, num_workers=workers)
     return to_device(
         DataLoader(dataset, batch_sampler=batches, num_workers=workers), at_once=at_once
     )
@@ -276,37 +278,12 @@ def loader(root: Any, window: int | None, workers: int, at_once: int = 2) -> Any
 def speed(batches: Any, window: int | None, seconds: float) -> dict[str, float]:
     """Return frames per second and the cores that all processes of the loader kept busy."""
     source: Iterator[Any] = iter(batches)
-    for _ in range(10):
-        next(source)
-    torch.cuda.synchronize()
-    begin, used, frames = time.perf_counter(), processor_time(), 0
-    while time.perf_counter() - begin < seconds:
-        batch = next(source)
-        torch.cuda.current_stream().synchronize()
-        frames += batch[CAMERA].shape[0] * (window or 1)
-        del batch
-    took = time.perf_counter() - begin
-    found = {
-        "frames/s": round(frames / took, 1),
-        "cores": round((processor_time() - used) / took, 2),
-    }
+    rate = measure_rate(source, torch.device("cuda"), seconds)
     source.close()  # type: ignore[attr-defined]
-    return found
-
-
-def processor_time() -> float:
-    """Return the seconds that this process and its children have computed, as /proc says."""
-    total, wanted = 0.0, {os.getpid()}
-    ticks = os.sysconf("SC_CLK_TCK")
-    for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda one: int(one.name)):
-        try:
-            words = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(folder.name) in wanted or int(words[1]) in wanted:
-            wanted.add(int(folder.name))
-            total += (int(words[11]) + int(words[12])) / ticks
-    return total
+    return {
+        "frames/s": round(rate.batches_per_s * BATCH * (window or 1), 1),
+        "cores": round(rate.cores or 0.0, 2),
+    }
 
 
 def named(video: dict[str, Any]) -> str:
@@ -317,7 +294,7 @@ def kind(window: int | None) -> str:
     return "single frames" if window is None else f"windows of {window}"
 
 
-def said(*what: Any) -> None:
+def show(*what: Any) -> None:
     print(*what, file=sys.stderr, flush=True)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from demoreel.cli.options import DatasetPath
 from demoreel.cli.output import Output, TableColumn, size
-from demoreel.errors import count
+from demoreel.errors import ArgumentError, count
 
 if TYPE_CHECKING:
     from demoreel.read.speed import ReuseSpeed, Speed
+    from demoreel.torch.device_speed import DeviceSpeed
 
 _FEW_FRAMES = 1000
 _FEW_SECONDS = 3.0
@@ -58,6 +59,20 @@ def bench(
             help="Also measure batches from a pool of decoded video within this memory: 4GB.",
         ),
     ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="Where videos are decoded: cpu, cuda, cuda:1, or auto, a GPU if there is one.",
+        ),
+    ] = "cpu",
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers", min=0, metavar="N", help="Of a GPU: processes that read packets for it."
+        ),
+    ] = 2,
     seed: Annotated[
         int, typer.Option("--seed", min=0, metavar="N", help="Seed of the random frames.")
     ] = 0,
@@ -67,9 +82,32 @@ def bench(
     Plain decoding (the floor) decodes and converts the same frames on as many threads.
     Bytes are in memory before the clock starts: the disk is not measured. Of a remote
     dataset, the reader's share of the time holds the transfers, too.
+
+    With --device cuda, batches go through demoreel.torch.to_device, as in a training, and the
+    floor is the same decoders with packets that were read before.
     """
+    from demoreel.read.packets import packet_decoder
     from demoreel.read.speed import measure_reuse, measure_speed
 
+    if packet_decoder(device) is not None:
+        if reuse is not None:
+            raise ArgumentError(
+                "--reuse measures decoded video in memory, which the CPU decodes.",
+                hint="leave out --reuse or --device",
+            )
+        _bench_device(
+            out,
+            path,
+            windows=[1, *([] if window is None else [window])],
+            device=device,
+            cameras=camera or None,
+            batch_size=batch_size,
+            seconds=seconds,
+            workers=workers,
+            threads=threads,
+            seed=seed,
+        )
+        return
     speeds: dict[str, Speed] = {}
     gains: dict[str, ReuseSpeed] = {}
     for name, frames in (("single frames", 1), (f"windows of {window}", window)):
@@ -111,6 +149,50 @@ def bench(
         _show(out, speeds)
         if gains:
             _show_gains(out, gains)
+
+
+def _bench_device(out: Output, path: str, *, windows: list[int], **options: Any) -> None:
+    """Measure batches that arrive on a GPU."""
+    from demoreel.torch.device_speed import measure_device_speed
+
+    speeds: dict[str, DeviceSpeed] = {}
+    for window in windows:
+        name = "single frames" if window == 1 else f"windows of {window}"
+        with out.progress(f"measuring {name}") as progress:
+            speeds[name] = measure_device_speed(path, window=window, progress=progress, **options)
+    _warn(out, path, options["seconds"])
+    if out.json:
+        out.result({"path": path, "speeds": [asdict(speed) for speed in speeds.values()]})
+        return
+    headings = ("samples/s", "floor", "share", "decoders busy", "cores", "encoded/sample")
+    out.table(
+        [TableColumn("batches of"), *(TableColumn(one, right=True) for one in headings)],
+        [(name, *_device_cells(speed)) for name, speed in speeds.items()],
+    )
+    first = next(iter(speeds.values()))
+    out.line()
+    out.line(
+        f"batch size {first.batch_size}, on {first.device}, {count(first.workers, 'worker')}, "
+        f"opened in {1000 * first.open_s:.0f} ms"
+    )
+    if first.share is not None:
+        out.line("floor: the same decoders with packets that were read before, and nothing else")
+    for key, place in first.decoded_on.items():
+        if place == "cpu":
+            out.note(f"{key} is decoded by the CPU: its images are not for this GPU")
+    if first.decoders_unknown is not None:
+        out.note(f"how busy the decoders are is not known: {first.decoders_unknown}")
+
+
+def _device_cells(speed: DeviceSpeed) -> tuple[str, ...]:
+    return (
+        f"{speed.samples_per_s:.0f}",
+        "" if speed.floor_samples_per_s is None else f"{speed.floor_samples_per_s:.0f}",
+        "" if speed.share is None else f"{100 * speed.share:.0f} %",
+        "" if speed.decoders_busy is None else f"{100 * speed.decoders_busy:.0f} %",
+        "" if speed.cores is None else f"{speed.cores:.1f}",
+        size(speed.bytes_per_sample),
+    )
 
 
 def _warn(out: Output, path: str, seconds: float) -> None:

@@ -38,6 +38,14 @@ def convert(
             help="Write nothing: try codecs, GOPs and sizes on this dataset, and show a table.",
         ),
     ] = False,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="Of --for-training: what will decode: cpu, cuda, cuda:1, or auto.",
+        ),
+    ] = "cpu",
     in_place: Annotated[
         bool,
         typer.Option(
@@ -173,8 +181,13 @@ def convert(
 
     size_asked = None if image_size is None else _height_and_width(image_size)
     if for_training:
-        _propose(out, source, size_asked, crf, jobs)
+        _propose(out, source, size_asked, crf, jobs, device)
         return
+    if device != "cpu":
+        raise ArgumentError(
+            "--device says what will decode, for --for-training; nothing is converted on it.",
+            hint="leave it out, or give --for-training",
+        )
     if to is None:
         raise ArgumentError("Which layout is the result to have?", hint="--to v3.0")
     if push is not None:
@@ -225,7 +238,12 @@ def convert(
 
 
 def _propose(
-    out: Output, source: str, image_size: tuple[int, int] | None, crf: int | None, jobs: int | None
+    out: Output,
+    source: str,
+    image_size: tuple[int, int] | None,
+    crf: int | None,
+    jobs: int | None,
+    device: str,
 ) -> None:
     """Measure ways to encode a dataset, and show what each would cost."""
     from dataclasses import asdict
@@ -238,12 +256,13 @@ def _propose(
             image_size=image_size,
             crf=30 if crf is None else crf,
             jobs=jobs,
+            device=device,
             progress=progress,
         )
     if out.json:
         out.result({"source": source, "ways": [asdict(way) for way in found]})
         return
-    headings = ("bytes/frame", "frames/s", "windows of 8/s", "encodes/s")
+    headings = ("bytes/frame", "frames/s", "windows of 8/s", "encodes/s", "decoded on")
     out.table(
         [TableColumn("options"), *(TableColumn(name, right=True) for name in headings)],
         [
@@ -253,6 +272,7 @@ def _propose(
                 f"{way.frames_per_s:.0f}",
                 f"{way.windows_per_s:.0f}",
                 f"{way.encoded_per_s:.0f}" if way.encoded_per_s else "",
+                way.decoded_on,
             )
             for way in found
             if way.problem is None
@@ -261,7 +281,10 @@ def _propose(
     for way in found:
         if way.problem is not None:
             out.note(f"{way.options()}: {way.problem}")
-    out.note("random frames of all cameras, on every core; choose a row, and convert with it")
+    out.note(
+        "random frames of all cameras; the CPU decodes with every core; choose a row, and convert "
+        "with it"
+    )
 
 
 def _height_and_width(said: str) -> tuple[int, int]:

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from demoreel.edit.cut import cut
 from demoreel.errors import ArgumentError, DemoreelError
 from demoreel.read.dataset import Dataset
+from demoreel.read.packets import PacketDecoder, camera_form, packet_decoder
 from demoreel.run.anywhere import is_here
 
 _SECONDS = 0.5  # of reading, for each figure
@@ -31,10 +33,12 @@ class TrainingForm:
         image_size: Height and width; None keeps them.
         crf: Constant quality.
         bytes_per_frame: Of all cameras together.
-        frames_per_s: Random single frames of all cameras, with every core.
+        frames_per_s: Random single frames of all cameras, with every core, or on the device.
         windows_per_s: Random windows of 8.
         encoded_per_s: Frames of all cameras that were encoded in a second.
-        problem: Why this could not be measured: an encoder that is not here.
+        decoded_on: What decoded it: ``cpu``, or the device.
+        problem: Why this could not be measured: an encoder that is not here, or a device that does
+            not decode it.
     """
 
     codec: str | None
@@ -45,6 +49,7 @@ class TrainingForm:
     frames_per_s: float = 0.0
     windows_per_s: float = 0.0
     encoded_per_s: float = 0.0
+    decoded_on: str = "cpu"
     problem: str | None = None
 
     def options(self) -> str:
@@ -65,6 +70,7 @@ def measure_for_training(
     image_size: tuple[int, int] | None = None,
     crf: int = 30,
     jobs: int | None = None,
+    device: Any = "cpu",
     progress: Callable[[float], None] | None = None,
 ) -> list[TrainingForm]:
     """Encode a piece of a dataset in several ways, and read random frames of each.
@@ -79,13 +85,20 @@ def measure_for_training(
         image_size: Also try this size; None tries half the height and width of the first camera.
         crf: Quality of all of them.
         jobs: Clips that are encoded at a time; None is every core.
+        device: What decodes, as ``decode_device=`` of ``Dataset.batch``. A way that this GPU does
+            not decode has a ``problem``; the source is then read by the CPU.
         progress: Called with the share that is done.
 
     Returns:
         The source as it is, first; then the ways, those that read fastest first.
+
+    Raises:
+        ArgumentError: There is no such device, or the dataset is not on this machine.
+        MissingExtraError: What decodes there is not installed.
     """
     from demoreel.convert.run import convert
 
+    decoder = packet_decoder(device)
     if not is_here(source):
         raise ArgumentError(
             "A way to encode is measured on a dataset of this machine.", hint="pull it first"
@@ -104,7 +117,7 @@ def measure_for_training(
             for codec in codecs
             for gop in gops
         ]
-        found = [_measured(TrainingForm(None, None, None, None), piece, colour)]
+        found = [_measured(TrainingForm(None, None, None, None), piece, colour, decoder)]
         for number, way in enumerate(ways):
             made = Path(scratch) / f"way-{number}"
             began = time.perf_counter()
@@ -125,11 +138,20 @@ def measure_for_training(
             except DemoreelError as error:
                 found.append(replace(way, problem=error.what))
                 continue
-            took = time.perf_counter() - began
-            found.append(replace(_measured(way, made, colour), encoded_per_s=len(dataset) / took))
+            way = replace(way, encoded_per_s=len(dataset) / (time.perf_counter() - began))
+            if decoder is not None and not _is_decoded(made, colour, decoder):
+                way = replace(way, problem=f"{decoder} does not decode it")
+            found.append(way if way.problem else _measured(way, made, colour, decoder))
             if progress is not None:
                 progress((number + 1) / len(ways))
     return [found[0], *sorted(found[1:], key=lambda way: -way.frames_per_s)]
+
+
+def _is_decoded(folder: Path, cameras: Sequence[str], decoder: PacketDecoder) -> bool:
+    """Whether a device decodes all these cameras."""
+    reader = Dataset(folder).reader
+    forms = [camera_form(reader, key) for key in cameras]
+    return all(form is not None and decoder.is_decoded(form) for form in forms)
 
 
 def _take_piece(source: str | os.PathLike[str], piece: Path) -> None:
@@ -149,26 +171,37 @@ def _half(dataset: Dataset, camera: str) -> tuple[int, int]:
     return max(2, height // 4 * 2), max(2, width // 4 * 2)
 
 
-def _measured(way: TrainingForm, folder: Path, cameras: Sequence[str]) -> TrainingForm:
+def _measured(
+    way: TrainingForm, folder: Path, cameras: Sequence[str], decoder: PacketDecoder | None
+) -> TrainingForm:
+    if decoder is not None and not _is_decoded(folder, cameras, decoder):
+        decoder = None
     rates = []
     for window in (1, 8):
         windows = {key: list(range(1 - window, 1)) for key in cameras} if window > 1 else None
-        rates.append(_rate(Dataset(folder, cameras=cameras, windows=windows)))
+        rates.append(_rate(Dataset(folder, cameras=cameras, windows=windows), decoder))
     dataset = Dataset(folder, cameras=cameras)
     return replace(
         way,
         bytes_per_frame=_image_bytes(dataset) / len(dataset),
         frames_per_s=rates[0],
         windows_per_s=rates[1],
+        decoded_on="cpu" if decoder is None else str(decoder),
     )
 
 
-def _rate(dataset: Dataset) -> float:
+def _rate(dataset: Dataset, decoder: PacketDecoder | None) -> float:
     random = np.random.default_rng(0)
-    dataset.batch(random.integers(0, len(dataset), _BATCH))  # warms up
+
+    def read() -> None:
+        dataset.batch(random.integers(0, len(dataset), _BATCH), decode_device=decoder)
+        if decoder is not None:
+            decoder.synchronize()
+
+    read()  # warms up
     samples, began = 0, time.perf_counter()
     while time.perf_counter() < began + _SECONDS:
-        dataset.batch(random.integers(0, len(dataset), _BATCH))
+        read()
         samples += _BATCH
     return samples / (time.perf_counter() - began)
 

@@ -22,7 +22,7 @@ from demoreel.read.cameras import Allocate, Camera, Prepared, Size
 from demoreel.storage.threads import renew_in_children, think_ahead
 
 if TYPE_CHECKING:
-    from demoreel.read.packets import FrameForm
+    from demoreel.read.packets import PacketDecoder
 
 Offsets = Iterable[int] | Iterable[float]
 Windows = Mapping[str, Offsets]
@@ -194,10 +194,6 @@ Pooled = Callable[
 """Returns the images of a batch, by camera; calls the last of its arguments once meanwhile."""
 
 
-IsDecoded = Callable[["FrameForm"], bool]
-"""Whether a device decodes such frames."""
-
-
 class BatchReader:
     """Turns positions in the dataset into batches.
 
@@ -242,7 +238,7 @@ class BatchReader:
         *,
         allocate: Allocate = np.empty,
         pooled: Pooled | None = None,
-        is_decoded_elsewhere: IsDecoded | None = None,
+        decoder: PacketDecoder | None = None,
     ) -> Batch:
         """Return the samples at these positions.
 
@@ -250,7 +246,7 @@ class BatchReader:
             rows: Positions in the dataset.
             allocate: Makes the arrays that images are decoded into.
             pooled: Gives the images, of spans that lie decoded in memory.
-            is_decoded_elsewhere: See ``begin``.
+            decoder: See ``begin``.
         """
         if pooled is not None:
             windows = self._windows(rows)
@@ -259,7 +255,7 @@ class BatchReader:
             read_rows = partial(self._read_rows, rows, windows, values)
             values.update(pooled(cameras, windows, allocate, read_rows))
             return self._whole(values, windows)
-        begun = self.begin(rows, allocate=allocate, is_decoded_elsewhere=is_decoded_elsewhere)
+        begun = self.begin(rows, allocate=allocate, decoder=decoder)
         self.pool.run(begun.jobs, meanwhile=begun.meanwhile)
         return begun.finish()
 
@@ -268,27 +264,30 @@ class BatchReader:
         rows: np.ndarray,
         *,
         allocate: Allocate = np.empty,
-        is_decoded_elsewhere: IsDecoded | None = None,
+        decoder: PacketDecoder | None = None,
     ) -> Begun:
         """Plan a batch: what is remote is on its way afterwards, and nothing is decoded yet.
 
         Args:
             rows: Positions in the dataset.
             allocate: Makes the arrays that images are decoded into.
-            is_decoded_elsewhere: Whether a device decodes such frames: of a camera that has no
-                others, the batch holds the packets (``EncodedFrames``).
+            decoder: A device that decodes video. Of a camera whose frames it decodes, all of them,
+                the batch holds the packets (``PacketImages``).
         """
         windows = self._windows(rows)
         values: dict[str, Any] = {}
         jobs: list[Iterator[Job]] = []
         cameras, others = self._begun(rows, windows)
         for key, prepared in cameras.items():
-            if is_decoded_elsewhere is not None:
-                found = prepared.packets(is_decoded_elsewhere, allocate)
+            if decoder is not None:
+                from demoreel.read.packets import PacketImages
+
+                found = prepared.packets(decoder.is_decoded, allocate)
                 if not isinstance(found, Prepared):
-                    values[key] = found
-                    if key in windows:
-                        values[key] = found.reshaped(windows[key].rows.shape)
+                    shape = windows[key].rows.shape if key in windows else (len(rows),)
+                    values[key] = PacketImages.of_packets(
+                        found.reshaped(shape), (*shape, *prepared.shape[1:])
+                    )
                     continue
                 prepared = found
             images, more = prepared.fill(allocate)

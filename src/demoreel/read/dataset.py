@@ -30,7 +30,6 @@ from demoreel.model.depth import DepthUnit
 from demoreel.read.batch import (
     Batch,
     BatchReader,
-    IsDecoded,
     PoolBatch,
     Recycler,
     Windows,
@@ -404,7 +403,7 @@ class Dataset:
         indices: Iterable[int] | np.ndarray,
         *,
         allocate: Allocate | None = None,
-        is_decoded_elsewhere: IsDecoded | None = None,
+        decode_device: Any = "cpu",
     ) -> Batch:
         """Return many samples at once, each key with a leading axis.
 
@@ -418,13 +417,24 @@ class Dataset:
                 takes its images from memory where they lie decoded.
             allocate: Makes the arrays that images are decoded into; by default, memory of
                 batches that have been dropped serves again.
-            is_decoded_elsewhere: Whether another decoder takes such video frames: of a camera that
-                has no others, the batch holds packets. ``demoreel.torch`` uses it for
-                ``decode_device=``.
+            decode_device: Where videos are decoded: ``"cpu"``; ``"cuda"``, ``"cuda:1"`` or a
+                ``torch.device``, a GPU; ``"auto"``, a GPU if there is one; or a ``PacketDecoder``
+                (``demoreel.read.packets``). Images of cameras that the GPU decodes are torch
+                tensors in its memory, all else is numpy. In a DataLoader worker they are packets,
+                which ``demoreel.torch.to_device`` decodes. Images of a ``PoolOrder`` are decoded by
+                the CPU.
 
         Raises:
             OutOfRangeError: An index is out of range.
+            ArgumentError: There is no such device.
+            MissingExtraError: torch or PyNvVideoCodec is not installed.
+            ShortageError: The GPU's memory does not suffice.
         """
+        decoder = None
+        if decode_device not in (None, "cpu"):
+            from demoreel.read.packets import packet_decoder
+
+            decoder = packet_decoder(decode_device)
         upcoming = getattr(indices, "upcoming", ())
         if upcoming:
             self.prefetch(indices)  # before the others: its bytes are waited for
@@ -437,14 +447,16 @@ class Dataset:
 
             self.pool = self.pool or SpanPool(self._arguments["decode_threads"])
             pooled = partial(self.pool.read, indices, indices.in_rows(self.rows_of), rows)
-        return self.following(
+        batch = self.following(
             lambda: self._batches.read(
-                rows,
-                allocate=allocate or self.memory,
-                pooled=pooled,
-                is_decoded_elsewhere=is_decoded_elsewhere,
+                rows, allocate=allocate or self.memory, pooled=pooled, decoder=decoder
             )
         )
+        if decoder is not None:
+            from demoreel.read.packets import decoded
+
+            decoded(batch, decoder)
+        return batch
 
     def prefetch(self, indices: Iterable[int] | np.ndarray) -> None:
         """Begin to fetch what the batch of these samples will need, if it is remote.

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from demoreel.read.batch import Batch, Begun, Recycler, Windows, frame_offsets
 from demoreel.read.cameras import Allocate, Size
 from demoreel.read.interleave import Weights, refuse_mixed_kinds, weights_of
 from demoreel.read.part import OpenPart, Part
+
+if TYPE_CHECKING:
+    from demoreel.read.packets import PacketDecoder
 
 Missing = Literal["mask", "drop", "error"]
 """What becomes of a feature that some parts lack: filled and masked, left out, or an error."""
@@ -267,7 +270,12 @@ class MixtureReader:
     # Batches
 
     def batch(
-        self, parts: np.ndarray, samples: np.ndarray, *, allocate: Allocate | None = None
+        self,
+        parts: np.ndarray,
+        samples: np.ndarray,
+        *,
+        allocate: Allocate | None = None,
+        decoder: PacketDecoder | None = None,
     ) -> Batch:
         """Return samples of several parts as one batch, in the order asked for.
 
@@ -277,15 +285,21 @@ class MixtureReader:
             parts: The part of each sample.
             samples: Which of the part's samples.
             allocate: Makes the arrays that images are decoded into.
+            decoder: A device that decodes video. Cameras have its images then, depth excepted; what
+                it does not decode is decoded by the CPU and handed to it.
         """
         groups = [
             (self.parts[number], np.flatnonzero(parts == number))
             for number in np.unique(parts).tolist()
         ]
         try:
-            found = self._read(groups, samples, allocate or self.memory)
+            found = self._read(groups, samples, allocate or self.memory, decoder)
         except DemoreelError as error:
             raise self._located(error, groups, samples) from error
+        if decoder is not None:
+            from demoreel.read.packets import decoded
+
+            decoded(found, decoder)  # its errors say where
         return found
 
     def _read(
@@ -293,12 +307,18 @@ class MixtureReader:
         groups: list[tuple[OpenPart, np.ndarray]],
         samples: np.ndarray,
         allocate: Allocate,
+        decoder: PacketDecoder | None,
     ) -> Batch:
-        images = self._room_for_images(len(samples), allocate)
+        # For a device, every part has images of its own: they become one array there.
+        images = {} if decoder else self._room_for_images(len(samples), allocate)
 
         def read() -> list[Batch]:
             begun = [
-                part.begin(samples[places], self._into(part, places, images))
+                part.begin(
+                    samples[places],
+                    allocate if decoder else self._into(part, places, images),
+                    decoder,
+                )
                 for part, places in groups
             ]
             pool = groups[0][0].dataset.decode_pool
@@ -336,13 +356,7 @@ class MixtureReader:
             name = next(wanted)
             room = images[name]
             form = self.keys[name].shape
-            if tuple(shape[1:]) != form or dtype != room.dtype:
-                raise ArgumentError(
-                    f"Images of {name} are {list(shape[1:])} in {part.name}, where its metadata "
-                    f"declare {list(form)}.",
-                    hint="image_size= scales all images",
-                    dataset=part.source,
-                )
+            self._refuse_form(part, name, shape[1:], dtype)
             steps = room.size // (len(room) * math.prod(form))
             flat = room.reshape(len(room) * steps, *form)
             if len(places) == len(room):
@@ -352,6 +366,43 @@ class MixtureReader:
             return scattered  # type: ignore[no-any-return]
 
         return hand_out
+
+    def _refuse_form(
+        self, part: OpenPart, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
+        """Refuse images of another form than the metadata of their part declare."""
+        known = self.keys[name]
+        if tuple(shape) != known.shape or dtype != known.dtype:
+            raise ArgumentError(
+                f"Images of {name} are {list(shape)} in {part.name}, where its metadata "
+                f"declare {list(known.shape)}.",
+                hint="image_size= scales all images",
+                dataset=part.source,
+            )
+
+    def _images_of_parts(
+        self, key: str, every: Sequence[tuple[tuple[OpenPart, np.ndarray], Batch]], size: int
+    ) -> Any:
+        """Return the images of a camera that parts have read each for itself, for a device."""
+        from demoreel.read.packets import PacketImages, Piece, put_together
+
+        known = self.keys[key]
+        steps = () if known.offsets is None else (len(known.offsets),)
+        shape = (size, *steps, *known.shape)
+        pieces: list[Piece] = []
+        for (part, places), own in every:
+            images = own.get(key)
+            if isinstance(images, PacketImages):
+                pieces += [(places[inside], packets) for inside, packets in images.pieces]
+            elif images is not None:
+                self._refuse_form(part, key, images.shape[1 + len(steps) :], images.dtype)
+                pieces.append((places, images))
+        if not known.feature.is_depth:
+            return put_together(pieces, shape)
+        whole = np.zeros(shape, known.dtype)  # depth is not decoded by a device
+        for places, images in pieces:
+            whole[places] = images
+        return whole
 
     def _put_together(
         self,
@@ -364,8 +415,11 @@ class MixtureReader:
         every = list(zip(groups, batches, strict=True))
         for key, found in self.keys.items():
             steps = () if found.offsets is None else (len(found.offsets),)
-            if found.feature.is_camera:
-                column: Any = images[key]
+            column: Any
+            if found.feature.is_camera and key not in images:
+                column = self._images_of_parts(key, every, size)
+            elif found.feature.is_camera:
+                column = images[key]
                 for (_, places), own in every:
                     if key not in own:
                         column[places] = 0
@@ -459,6 +513,24 @@ class MixtureReader:
                 except DemoreelError as single:
                     return part.located(single, sample)
         return error
+
+    def decoded_by(self, decoder: PacketDecoder | None) -> dict[str, dict[str, bool]]:
+        """Return whether a device decodes a camera, as its first frame tells: by part and camera.
+
+        Cost: the packet index of one video of each camera, and one frame.
+        """
+        from demoreel.read.packets import camera_form
+
+        found: dict[str, dict[str, bool]] = {}
+        for part in self.parts:
+            mine = found[part.name] = {}
+            for name in self.cameras:
+                if name in part.source_of:
+                    form = None
+                    if decoder is not None:
+                        form = camera_form(part.dataset.reader, part.source_of[name])
+                    mine[name] = bool(decoder and form and decoder.is_decoded(form))
+        return found
 
     # The table
 

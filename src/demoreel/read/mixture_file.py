@@ -28,6 +28,8 @@ ARGUMENTS = {
     "tolerance_s": (int, float),
     "samples_per_epoch": (int,),
     "decode_threads": (int,),
+    "decode_device": (str,),
+    "gpu_memory_mb": (int,),
 }
 """Keys of a file besides ``parts``, and the types of their values."""
 
@@ -67,7 +69,9 @@ def reader_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of a file's arguments that ``MixtureReader`` has, under its names."""
     names = {"delta_timestamps": "windows", "depth_output_unit": "depth_unit"}
     others = ("seed", "shuffle", "return_uint8", "samples_per_epoch")
-    return {names.get(key, key): v for key, v in arguments.items() if key not in others}
+    of_a_gpu = ("decode_device", "gpu_memory_mb")  # of a machine that trains; not needed to look
+    left_out = (*others, *of_a_gpu)
+    return {names.get(key, key): v for key, v in arguments.items() if key not in left_out}
 
 
 def _parsed(file: Path) -> Any:

@@ -1,17 +1,20 @@
-"""Frames of a batch as packets: read in one process, to be decoded in another one.
+"""Frames of a batch as packets: read in one process, to be decoded by a device in another one.
 
 A worker of a ``DataLoader`` cannot use the GPU of its parent. It reads what a decoder needs, and no
 pixel: the packets of each GOP, as a chip takes them, and which frames of them belong where.
+``PacketDecoder`` is the contract of the device; ``demoreel.torch`` implements it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from demoreel.errors import MissingExtraError
 from demoreel.layouts.base import Reader
 from demoreel.media.annex_b import has_forbidden_bytes, stream_header, stream_packet
 from demoreel.media.decode import Decoder, GopSpan, begins_anew, packet_bytes
@@ -50,13 +53,17 @@ class SpanPackets(NamedTuple):
 
     Attributes:
         form: Which of the batch's forms its frames have.
-        file: The video, for errors.
+        dataset: Where it is from, for errors.
+        camera: Likewise.
+        file: The video, likewise.
         sizes: Bytes of each packet, in decoding order; the first begins with the stream's header.
         shown: The frame of the video that each packet becomes; -1 if it is never shown.
         wanted: The wanted frames, ascending.
     """
 
     form: int
+    dataset: str
+    camera: str
     file: str
     sizes: tuple[int, ...]
     shown: tuple[int, ...]
@@ -65,11 +72,9 @@ class SpanPackets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EncodedFrames:
-    """The images of one camera in a batch, as packets.
+    """Images as packets, all of one size.
 
     Attributes:
-        key: The camera.
-        dataset: Where it is from, for errors.
         forms: Of the frames.
         spans: What is decoded together, one behind the other in ``data``.
         order: For each image of the batch, which of the spans' wanted frames it is; of windows,
@@ -77,8 +82,6 @@ class EncodedFrames:
         data: The bytes of all packets.
     """
 
-    key: str
-    dataset: str
     forms: tuple[FrameForm, ...]
     spans: tuple[SpanPackets, ...]
     order: np.ndarray
@@ -137,8 +140,10 @@ def camera_form(reader: Reader, key: str) -> FrameForm | None:
     return form_of(GopSpan(clip.video.index, clip.video.file, clip.video.name, (first,)))
 
 
-def joined(parts: list[EncodedFrames]) -> EncodedFrames:
-    """Return the images of several batches, one behind the other."""
+def joined(parts: Sequence[EncodedFrames]) -> EncodedFrames:
+    """Return the images of several batches, one behind the other; all of one size."""
+    if len(parts) == 1:
+        return parts[0]
     forms = tuple(dict.fromkeys(form for part in parts for form in part.forms))
     spans: list[SpanPackets] = []
     orders = []
@@ -148,13 +153,139 @@ def joined(parts: list[EncodedFrames]) -> EncodedFrames:
         spans += [s._replace(form=forms.index(part.forms[s.form])) for s in part.spans]
         frames += sum(len(span.wanted) for span in part.spans)
     return EncodedFrames(
-        parts[0].key,
-        parts[0].dataset,
         forms,
         tuple(spans),
         np.concatenate(orders),
         np.concatenate([np.asarray(part.data) for part in parts]),
     )
+
+
+Piece = tuple[np.ndarray, "EncodedFrames | np.ndarray"]
+"""Which samples of a batch, and their images: packets, or pixels (uint8) decoded by the CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacketImages:
+    """The images of one camera in a batch, of which some or all are packets still.
+
+    Attributes:
+        pieces: Packets of one size each, and pixels. Samples of no piece have no image: zeros.
+        shape: (samples, 3, height, width), once all are decoded and scaled; windows have
+            (samples, offsets, 3, height, width).
+    """
+
+    pieces: tuple[Piece, ...]
+    shape: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @classmethod
+    def of_packets(cls, frames: EncodedFrames, shape: tuple[int, ...]) -> PacketImages:
+        """Return a batch that has nothing but packets."""
+        return cls(((np.arange(len(frames)), frames),), shape)
+
+    def without_window(self) -> PacketImages:
+        """Return windows of one frame as single frames."""
+        shape = (self.shape[0], *self.shape[2:])
+        pieces = tuple(
+            (places, images.reshaped((len(images),)))
+            if isinstance(images, EncodedFrames)
+            else (places, images.reshape(len(images), *shape[1:]))
+            for places, images in self.pieces
+        )
+        return PacketImages(pieces, shape)
+
+    def sample(self, place: int) -> PacketImages:
+        """Return the images of one sample, as a batch of one."""
+        pieces: list[Piece] = []
+        for places, images in self.pieces:
+            mine = np.flatnonzero(places == place)
+            if len(mine):
+                alone = images.of(mine) if isinstance(images, EncodedFrames) else images[mine]
+                pieces.append((np.zeros(1, np.int64), alone))
+        return PacketImages(tuple(pieces), (1, *self.shape[1:]))
+
+
+def put_together(
+    pieces: Iterable[tuple[np.ndarray, EncodedFrames | np.ndarray]], shape: tuple[int, ...]
+) -> PacketImages:
+    """Return one batch of pieces: packets of one size are joined, to be decoded at once."""
+    by_size: dict[tuple[int, int], list[tuple[np.ndarray, EncodedFrames]]] = {}
+    pixels: list[tuple[np.ndarray, np.ndarray]] = []
+    for places, images in pieces:
+        if isinstance(images, EncodedFrames):
+            by_size.setdefault(images.size, []).append((places, images))
+        else:
+            pixels.append((places, np.asarray(images)))
+    found: list[Piece] = [
+        (np.concatenate([p for p, _ in same]), joined([images for _, images in same]))
+        for same in by_size.values()
+    ]
+    if len(pixels) > 1:
+        pixels = [tuple(np.concatenate(columns) for columns in zip(*pixels, strict=True))]  # type: ignore[list-item]
+    return PacketImages((*found, *pixels), shape)
+
+
+def samples_together(samples: Sequence[PacketImages]) -> PacketImages:
+    """Return batches one behind the other as one."""
+    first = np.cumsum([0, *map(len, samples)])
+    pieces = (
+        (places + begin, images)
+        for one, begin in zip(samples, first.tolist(), strict=False)
+        for places, images in one.pieces
+    )
+    return put_together(pieces, (int(first[-1]), *samples[0].shape[1:]))
+
+
+@runtime_checkable
+class PacketDecoder(Protocol):
+    """A device that decodes video."""
+
+    def is_decoded(self, form: FrameForm) -> bool:
+        """Whether it decodes such frames; the CPU decodes the others."""
+        ...
+
+    def images(self, images: PacketImages) -> Any:
+        """Return the images of a batch in the device's memory, all of them decoded.
+
+        In a process that cannot use the device, return what another one can decode.
+        """
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was asked for."""
+        ...
+
+
+def decoded(batch: dict[str, Any], decoder: PacketDecoder) -> None:
+    """Let a device decode the images of a batch that are packets."""
+    for key, column in batch.items():
+        if isinstance(column, PacketImages):
+            batch[key] = decoder.images(column)
+
+
+def packet_decoder(wanted: Any) -> PacketDecoder | None:
+    """Return the device that a ``decode_device=`` names; None is the CPU.
+
+    Raises:
+        ArgumentError: There is no such device.
+        MissingExtraError: What decodes there is not installed.
+    """
+    if wanted is None or wanted == "cpu":
+        return None
+    if isinstance(wanted, PacketDecoder):
+        return wanted
+    try:
+        # A room above this one, which a process without a GPU never loads.
+        devices = import_module("demoreel.torch.device")
+    except MissingExtraError as error:
+        raise MissingExtraError(
+            "Decoding video on a GPU needs torch, which is not installed.",
+            hint="pip install 'demoreel[gpu]'; decode_device='cpu' decodes without",
+        ) from error
+    found: PacketDecoder | None = devices.video_device(wanted)
+    return found
 
 
 def encoded_frames(
@@ -201,6 +332,8 @@ def encoded_frames(
         found.append(
             SpanPackets(
                 forms.setdefault(form, len(forms)),
+                dataset,
+                key,
                 span.name,
                 tuple(map(len, data)),
                 tuple(span.index.frame_of[packets].tolist()),
@@ -211,7 +344,7 @@ def encoded_frames(
     size = sum(map(len, parts))
     memory = allocate((size,), np.dtype(np.uint8))
     memory[:] = np.frombuffer(b"".join(parts), np.uint8)
-    return EncodedFrames(key, dataset, tuple(forms), tuple(found), number_of[places], memory)
+    return EncodedFrames(tuple(forms), tuple(found), number_of[places], memory)
 
 
 _forms: ByteCache[Codec, FrameForm] = ByteCache(_FORMS)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from demoreel.read.batch import Batch, Begun
 from demoreel.read.cameras import Allocate, Size
 from demoreel.read.dataset import Dataset
 from demoreel.storage.external import AllowExternal
+
+if TYPE_CHECKING:
+    from demoreel.read.packets import PacketDecoder
 
 _SUCCESS = {"next.success", "next_success", '"next.success"'}
 _WORDS = re.compile(r"'(?:[^']|'')*'|\"[^\"]+\"|[^\W\d]\w*(?:\.\w+)*")
@@ -283,10 +286,12 @@ class OpenPart:
         wanted = [self.source_of[key] for key in cameras if key in self.features]
         self.dataset = self.dataset.changed(cameras=wanted, windows=windows)
 
-    def begin(self, samples: np.ndarray, allocate: Allocate) -> Begun:
+    def begin(
+        self, samples: np.ndarray, allocate: Allocate, decoder: PacketDecoder | None = None
+    ) -> Begun:
         """Plan a batch, within ``dataset.following``. ``finished`` makes the mixture's of it."""
         rows = self.dataset.rows_of(self.frames(samples))
-        return self.dataset.batch_reader.begin(rows, allocate=allocate)
+        return self.dataset.batch_reader.begin(rows, allocate=allocate, decoder=decoder)
 
     def finished(self, batch: Batch) -> Batch:
         """Return a batch by the mixture's names, with the chosen dimensions, at its rate."""

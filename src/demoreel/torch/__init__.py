@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from demoreel.torch.recording import VideoEncodingManager
     from demoreel.torch.reuse import ReuseSampler
     from demoreel.torch.streaming import StreamingLeRobotDataset
+    from demoreel.torch.video_decoders import close_decoders
 
 __all__ = [
     "DeviceLoader",
@@ -64,6 +65,7 @@ __all__ = [
     "WeightedSampler",
     "add_features",
     "aggregate_datasets",
+    "close_decoders",
     "compute_sampler_state",
     "convert_image_to_video_dataset",
     "delete_episodes",
@@ -90,6 +92,7 @@ _HOMES = {
     "ReuseSampler": "reuse",
     "StreamingLeRobotDataset": "streaming",
     "VideoEncodingManager": "recording",
+    "close_decoders": "video_decoders",
     "to_device": "device_loader",
 }
 """Where names are that load when they are first asked for; the others are dataset tools."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
@@ -24,9 +25,7 @@ from demoreel.torch.recording import RecordingDataset, in_seconds
 from demoreel.torch.ring import Ring
 
 if TYPE_CHECKING:
-    from demoreel.read.packets import EncodedFrames
     from demoreel.torch.device import DecodeDevice, VideoDevice
-    from demoreel.torch.device_loader import EncodedImages
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
@@ -199,7 +198,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             decode_threads=decode_threads,
             allow_external=allow_external,
         )
-        self._video = _video_device(decode_device, gpu_memory_mb)
+        self._video = video_device_of(decode_device, gpu_memory_mb)
         uri = remote_uri(repo_id, root, revision, stream=stream)
         if uri is not None:
             options = dict(storage_options or {}) | ({"hf_token": token} if token else {})
@@ -483,11 +482,7 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         allocate = memory.shared if self._return_uint8 else memory.private
         if self._video is not None:
             allocate = memory.shared  # packets, which travel
-        batch = reader.batch(
-            indices,
-            allocate=allocate,
-            is_decoded_elsewhere=None if self._video is None else self._video.is_decoded,
-        )
+        batch = reader.batch(indices, allocate=allocate, decode_device=self._decoder())
         tensors = {key: self._tensor(key, column, memory) for key, column in batch.items()}
         return TensorBatch(tensors, memory.blocks)
 
@@ -502,29 +497,22 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
     def _tensor(self, key: str, column: Any, memory: Allocator) -> Any:
         if isinstance(column, list):
             return column
-        if not isinstance(column, np.ndarray):
-            return self._encoded(column)
         feature = self.reader.features.get(key)
-        if feature is None or not feature.is_camera:
-            return torch.from_numpy(_as_lerobot_numbers(column))
-        tensor = torch.from_numpy(column)
-        if feature.is_video and tensor.ndim == 5 and tensor.shape[1] == 1:
-            tensor = tensor.squeeze(1)  # lerobot drops the axis of a window of one video frame
-        if tensor.dtype is not torch.uint8 or self._return_uint8:  # depth, if not uint8
-            return tensor
-        unit = torch.from_numpy(memory.shared(tuple(tensor.shape), np.dtype(np.float32)))
-        return torch.div(tensor, 255.0, out=unit)
+        if isinstance(column, np.ndarray):
+            if feature is None or not feature.is_camera:
+                return torch.from_numpy(_as_lerobot_numbers(column))
+            column = torch.from_numpy(column)
+        if feature is not None and feature.is_video and column.ndim == 5 and column.shape[1] == 1:
+            column = column.squeeze(1)  # lerobot drops the axis of a window of one video frame
+        # Depth, if not uint8; images of a device, which are as they should be, or packets.
+        if column.dtype is not torch.uint8 or self._return_uint8:
+            return column
+        unit = torch.from_numpy(memory.shared(tuple(column.shape), np.dtype(np.float32)))
+        return torch.div(column, 255.0, out=unit)
 
-    def _encoded(self, frames: EncodedFrames) -> torch.Tensor | EncodedImages:
-        """Return images that the device decodes: at once, where nothing decodes them later."""
-        from demoreel.torch.device_loader import EncodedImages, decodes_later
-
-        assert self._video is not None
-        if frames.order.ndim == 2 and frames.order.shape[1] == 1:
-            frames = frames.reshaped((len(frames),))  # as in ``_tensor``
-        dtype = torch.uint8 if self._return_uint8 else torch.float32
-        images = EncodedImages(frames, self._video, dtype, self._image_size)
-        return images if decodes_later() else images.to()
+    def _decoder(self) -> VideoDevice | None:
+        """Return what decodes videos to the dtype of the items; None is the CPU."""
+        return image_dtype(self._video, is_uint8=self._return_uint8)
 
     @property
     def decode_device(self) -> torch.device:
@@ -556,13 +544,19 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
         )
 
 
-def _video_device(wanted: DecodeDevice, memory_mb: int) -> VideoDevice | None:
+def video_device_of(wanted: DecodeDevice, memory_mb: int) -> VideoDevice | None:
     """Return the GPU that is to decode videos; None is the CPU, which needs nothing of it."""
     if wanted == "cpu" and memory_mb >= 1:
         return None
     from demoreel.torch.device import video_device
 
     return video_device(wanted, memory_mb=memory_mb)
+
+
+def image_dtype(video: VideoDevice | None, *, is_uint8: bool) -> VideoDevice | None:
+    """Return a device that gives images as uint8, or as float32 from 0 to 1."""
+    dtype = torch.uint8 if is_uint8 else torch.float32
+    return video if video is None or video.dtype is dtype else replace(video, dtype=dtype)
 
 
 def _as_lerobot_numbers(column: np.ndarray) -> np.ndarray:

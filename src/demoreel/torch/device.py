@@ -1,4 +1,4 @@
-"""Where images are decoded: ``decode_device``, and JPEGs on a GPU.
+"""Where images are decoded: ``decode_device``, for videos and JPEGs, and JPEGs on a GPU.
 
 A GPU decodes the JPEGs of a batch in one call, straight into its own memory. Only JPEG in colour
 is decoded there; other codecs and depth are decoded by the CPU, and colour is then moved.
@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import simplejpeg
@@ -18,14 +18,13 @@ import torch
 
 from demoreel.errors import ArgumentError, DemoreelWarning, MissingExtraError, PictureError
 from demoreel.layouts.base import Reader
-from demoreel.read.batch import IsDecoded
 from demoreel.read.cameras import Camera, Size, wrong_size
-from demoreel.torch.video_decoders import (
-    VideoDecoders,
-    nvdec_forms,
-    nvdec_library,
-    video_decoders,
-)
+from demoreel.torch.nvdec import nvdec_forms, nvdec_library
+from demoreel.torch.video_decoders import VideoDecoders, video_decoders
+
+if TYPE_CHECKING:
+    from demoreel.read.packets import FrameForm, PacketImages
+    from demoreel.torch.packet_images import EncodedImages
 
 DecodeDevice = Literal["auto", "cuda", "cpu"] | str | torch.device | None
 
@@ -34,7 +33,7 @@ JpegDecoder = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 _JPEG = b"\xff\xd8\xff"
 _INSTALL = "pip install torchvision, of the version that belongs to your torch"
-_said = False
+_has_warned = False
 
 
 def chosen_device(wanted: DecodeDevice, *, video: bool = False) -> torch.device | None:
@@ -77,32 +76,53 @@ def chosen_device(wanted: DecodeDevice, *, video: bool = False) -> torch.device 
 
 @dataclass(frozen=True)
 class VideoDevice:
-    """A GPU that decodes video, as workers know it: they do not touch it.
+    """A GPU that decodes video: a ``PacketDecoder``. Workers have it too, and do not touch the GPU.
 
     Attributes:
-        device: The GPU.
-        is_decoded: Whether it decodes such frames.
-        memory_mb: Memory that decoding may take there.
+        device: The GPU. Without an index, the current one of the thread that trains.
+        forms: Whether it decodes such frames.
+        memory_mb: Memory that decoding may take there; None leaves it as it is.
+        dtype: Of images: uint8, or float32 from 0 to 1.
     """
 
     device: torch.device
-    is_decoded: IsDecoded
-    memory_mb: int
+    forms: Callable[[FrameForm], bool]
+    memory_mb: int | None = None
+    dtype: torch.dtype = torch.uint8
+
+    def is_decoded(self, form: FrameForm) -> bool:
+        """Whether the GPU decodes such frames."""
+        return self.forms(form)
+
+    def images(self, images: PacketImages) -> torch.Tensor | EncodedImages:
+        """Return images in the GPU's memory; packets where ``to_device`` decodes them later."""
+        from demoreel.torch.packet_images import EncodedImages, decodes_later
+
+        found = EncodedImages(images, self)
+        return found if decodes_later() else found.to()
+
+    def synchronize(self) -> None:
+        """Wait until the GPU has done all that was asked for."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     @property
     def decoders(self) -> VideoDecoders:
         """The GPU's decoders in this process."""
         return video_decoders(self.device, memory_mb=self.memory_mb)
 
+    def __str__(self) -> str:
+        return str(self.device)
 
-def video_device(wanted: DecodeDevice, *, memory_mb: int) -> VideoDevice | None:
+
+def video_device(wanted: DecodeDevice, *, memory_mb: int | None = None) -> VideoDevice | None:
     """Return the GPU that is to decode videos; None is the CPU.
 
     Raises:
         ArgumentError: There is no such device, or ``memory_mb`` is not positive.
         MissingExtraError: PyNvVideoCodec does not load.
     """
-    if memory_mb < 1:
+    if memory_mb is not None and memory_mb < 1:
         raise ArgumentError(f"gpu_memory_mb is {memory_mb}; it is 1 at least.")
     device = chosen_device("cpu" if wanted is None else wanted, video=True)
     return None if device is None else VideoDevice(device, nvdec_forms(device), memory_mb)
@@ -150,9 +170,9 @@ def missing_for_jpeg() -> ArgumentError | MissingExtraError | None:
 
 def say_once(text: str) -> None:
     """Warn, once per process."""
-    global _said
-    if not _said:
-        _said = True
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
         warnings.warn(text, DemoreelWarning, stacklevel=4)
 
 

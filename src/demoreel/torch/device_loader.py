@@ -4,173 +4,109 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import nullcontext
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
 import torch
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from demoreel.errors import ArgumentError
-from demoreel.read.cameras import Size
-from demoreel.read.packets import EncodedFrames, joined
-from demoreel.torch.device import VideoDevice
-from demoreel.torch.video_decoders import BATCHES_AT_ONCE, new_stream
+from demoreel.torch.packet_images import EncodedImage, EncodedImages, decoding_later
+from demoreel.torch.video_decoders import BATCHES_AT_ONCE, current_device, new_stream
 
 _THREADS_AT_MOST = 64
 
-_here = threading.local()
 
-Mark = Callable[[torch.Tensor], torch.Tensor]
+@runtime_checkable
+class CountsBatches(Protocol):
+    """A dataset that counts the batches that a training was given, to resume after them.
 
-
-@dataclass(frozen=True, slots=True)
-class EncodedImages:
-    """Images of one camera that a worker has read as packets; ``to`` decodes them.
-
-    ``demoreel.torch.to_device(loader)`` does that for all cameras, while the training computes.
-
-    Attributes:
-        encoded: The packets.
-        video: Where they are to be decoded.
-        dtype: Of the images: uint8, or float32 from 0 to 1.
-        size: (height, width) to scale them to.
+    ``to_device`` reads ahead: what it has read is more than what it has handed out.
     """
 
-    encoded: EncodedFrames
-    video: VideoDevice
-    dtype: torch.dtype
-    size: Size | None
+    def note_read(self) -> Any:
+        """Return how far the pass is, after a batch was read."""
+        ...
 
-    def __len__(self) -> int:
-        return len(self.encoded)
-
-    def __iter__(self) -> Iterator[EncodedImage]:
-        return (EncodedImage(self, place) for place in range(len(self)))
-
-    def to(
-        self, device: torch.device | str | None = None, *, non_blocking: bool = False
-    ) -> torch.Tensor:
-        """Return the images as a tensor on the device.
+    def note_handed_out(self, read: Any, *, is_left: bool = False) -> None:
+        """Let ``state_dict`` say that a training was given what had been read then.
 
         Args:
-            device: Where to move them once they are decoded; by default they stay on the device
-                of ``decode_device=``.
-            non_blocking: As in ``Tensor.to``.
-
-        Raises:
-            VideoError: A packet is damaged.
-            ShortageError: The device's memory does not suffice.
+            read: What ``note_read`` returned; None is all that was read.
+            is_left: The loop ends here, though more was read.
         """
-        images = self._decoded()
-        return images if device is None else images.to(device, non_blocking=non_blocking)
-
-    def _decoded(self) -> torch.Tensor:
-        images = self.video.decoders.decode(self.encoded, dtype=self.dtype)
-        if self.size is None or self.size == self.encoded.size:
-            return images
-        flat = images.reshape(-1, *images.shape[-3:])
-        scaled = torch.nn.functional.interpolate(
-            flat.float(), size=self.size, mode="bilinear", antialias=True
-        )
-        if self.dtype is torch.uint8:
-            scaled = scaled.round_().clamp_(0, 255)
-        return scaled.to(self.dtype).reshape(*images.shape[:-2], *self.size)
-
-    def ready_to_travel(self, mark: Mark) -> EncodedImages:
-        """Return the images as a worker sends them: packets in a block that is lent, not copied."""
-        data: Any = mark(torch.from_numpy(self.encoded.data))
-        return replace(self, encoded=replace(self.encoded, data=data))
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedImage:
-    """One sample's image, or window of images, of a batch of packets.
+class Taken(NamedTuple):
+    """A batch of the loader, or the error instead of it, which is the last.
 
     Attributes:
-        batch: The images of all samples.
-        place: Which of them.
+        number: Which batch.
+        batch: It; on the device, once it is ready.
+        read: How far its dataset was read then.
+        error: ``StopIteration`` at the end.
+        event: When the batch is ready.
     """
 
-    batch: EncodedImages
-    place: int
-
-    def to(
-        self, device: torch.device | str | None = None, *, non_blocking: bool = False
-    ) -> torch.Tensor:
-        """Return the image as a tensor; see ``EncodedImages.to``."""
-        return self._alone().to(device, non_blocking=non_blocking)[0]
-
-    def _alone(self) -> EncodedImages:
-        return replace(self.batch, encoded=self.batch.encoded.of(np.array([self.place])))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # One that travels alone must not take its whole batch along.
-        return EncodedImage, (self._alone(), 0)
+    number: int
+    batch: Any
+    read: Any
+    error: BaseException | None
+    event: torch.cuda.Event | None = None
 
 
-def decodes_later() -> bool:
-    """Whether images are to stay packets here: in a worker, and in a thread of ``to_device``."""
-    return torch.utils.data.get_worker_info() is not None or getattr(_here, "decodes_later", False)
-
-
-def _collated(images: Sequence[EncodedImage], *, collate_fn_map: object = None) -> EncodedImages:
-    return replace(images[0].batch, encoded=joined([one._alone().encoded for one in images]))
-
-
-default_collate_fn_map[EncodedImage] = _collated
-
-
-Ready = tuple[Any, Any, BaseException | None]
-
-
-class _Turns:
-    """Batches that several threads take, and give back in the order in which they came.
+class _OrderedBatches:
+    """Batches that several threads take, and return in the order in which they came.
 
     Args:
         batches: Where they come from.
         ahead: How many may be ready.
+        note_read: Called after each.
     """
 
-    def __init__(self, batches: Iterator[Any], ahead: int) -> None:
-        self.ready: queue.Queue[Ready] = queue.Queue()
+    def __init__(
+        self, batches: Iterator[Any], ahead: int, note_read: Callable[[], Any] = lambda: None
+    ) -> None:
+        self._ready: queue.Queue[Taken] = queue.Queue()
         self._batches = batches
+        self._note_read = note_read
         self._room = threading.Semaphore(ahead)
         self._taking = threading.Lock()
-        self._taken = self._given = 0
-        self._turn = threading.Condition()
+        self._taken = self._returned = 0
+        self._changed = threading.Condition()
         self._ended = False
 
-    def __iter__(self) -> Iterator[tuple[int, Any, BaseException | None]]:
-        """Yield the number of a batch, and it or the error instead of it, which is the last."""
+    def __iter__(self) -> Iterator[Taken]:
         while True:
             with self._taking:
                 if self._ended:
                     return
-                number, batch, error = self._taken, None, None
-                self._taken += 1
+                batch, read, error = None, None, None
                 try:
                     batch = next(self._batches)
+                    read = self._note_read()
                 except BaseException as raised:
                     self._ended, error = True, raised
-            yield number, batch, error
+                taken = Taken(self._taken, batch, read, error)
+                self._taken += 1
+            yield taken
 
-    def give(self, number: int, found: Ready) -> None:
-        with self._turn:
-            self._turn.wait_for(lambda: self._given == number)
+    def put(self, ready: Taken) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._returned == ready.number)
         self._room.acquire()
-        with self._turn:
-            self.ready.put(found)
-            self._given += 1
-            self._ended |= found[2] is not None
-            self._turn.notify_all()
+        with self._changed:
+            self._ready.put(ready)
+            self._returned += 1
+            self._ended |= ready.error is not None
+            self._changed.notify_all()
 
-    def get(self) -> Ready:
+    def get(self) -> Taken:
         """Return the next one."""
-        found = self.ready.get()
+        ready = self._ready.get()
         self._room.release()
-        return found
+        return ready
 
     def stop(self) -> None:
         """Let the threads end, which may wait for room."""
@@ -188,60 +124,113 @@ class DeviceLoader:
         self.device = device
         self._ahead = ahead
         self._at_once = at_once
+        self._state: Any = None
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)  # set_epoch, state_dict, dataset, ...
+        if name == "loader":  # not there yet: while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.loader, name)  # set_epoch, dataset, ...
 
-    def __iter__(self) -> Iterator[Any]:
-        turns = _Turns(iter(self.loader), self._ahead)
+    def state_dict(self) -> Any:
+        """Return the loader's state after the last batch that was handed out here."""
+        loader: Any = self.loader
+        return loader.state_dict() if self._state is None else self._state
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the loader's next pass go on from there."""
+        loader: Any = self.loader
+        self._state = None
+        loader.load_state_dict(state)
+
+    def __iter__(self) -> Generator[Any]:
+        # "cuda" is the current device of the thread that trains; other threads have another one.
+        device = None if self.device is None else current_device(self.device)
+        if device is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            device = current_device(torch.device("cuda"))
+        counter = self._counter()
+        self._state = None
+        batches = _OrderedBatches(
+            iter(self.loader),
+            self._ahead,
+            self._note_state if counter is None else counter.note_read,
+        )
         threads = [
             threading.Thread(
-                target=self._read, args=(turns,), name=f"demoreel-device-{number}", daemon=True
+                target=self._read,
+                args=(batches, device),
+                name=f"demoreel-device-{number}",
+                daemon=True,
             )
             for number in range(self._at_once)
         ]
         for thread in threads:
             thread.start()
+        last: Taken | None = None
+        is_over = False
         try:
             while True:
-                batch, event, error = turns.get()
-                if error is not None:
-                    if isinstance(error, StopIteration):
-                        return
-                    raise error
-                if event is not None:
-                    stream = torch.cuda.current_stream(self.device)
-                    event.wait(stream)
-                    _used_in(batch, stream)
-                yield batch
+                ready = batches.get()
+                if isinstance(ready.error, StopIteration):
+                    is_over = True
+                    return
+                if ready.error is not None:
+                    raise ready.error
+                if ready.event is not None:
+                    stream = torch.cuda.current_stream(device)
+                    ready.event.wait(stream)
+                    _used_in(ready.batch, stream)
+                last = ready._replace(batch=None)
+                if counter is not None:
+                    counter.note_handed_out(ready.read)
+                else:
+                    self._state = ready.read
+                yield ready.batch
         finally:
-            turns.stop()
+            batches.stop()
             for thread in threads:
                 thread.join()
+            if counter is not None and last is not None:
+                counter.note_handed_out(None if is_over else last.read, is_left=not is_over)
+            if is_over:
+                self._state = None
 
-    def _read(self, turns: _Turns) -> None:
-        stream = new_stream(self.device)
-        _here.decodes_later = True
-        with torch.cuda.stream(stream):  # None is no other stream
-            for number, batch, error in turns:
-                found, event = None, None
-                if error is None:
-                    try:
-                        found = self.moved(batch)
-                        event = None if stream is None else stream.record_event()
-                    except BaseException as raised:
-                        error = raised
-                turns.give(number, (found, event, error))
+    def _note_state(self) -> Any:
+        """Return the state of a loader that has one of its own, as torchdata's."""
+        state = getattr(self.loader, "state_dict", None)
+        return None if state is None else state()
+
+    def _counter(self) -> CountsBatches | None:
+        """Return the dataset that counts what is handed out, through wrappers."""
+        found = next((one for one in _inside(self.loader) if isinstance(one, CountsBatches)), None)
+        return found
+
+    def _read(self, batches: _OrderedBatches, device: torch.device | None) -> None:
+        is_gpu = device is not None and device.type == "cuda"
+        with decoding_later(), torch.cuda.device(device) if is_gpu else nullcontext():
+            stream = new_stream(device) if self.device is not None else None
+            with torch.cuda.stream(stream):  # None is no other stream
+                for taken in batches:
+                    ready = taken
+                    if taken.error is None:
+                        try:
+                            found = self.moved(taken.batch)
+                            event = None if stream is None else stream.record_event()
+                            ready = taken._replace(batch=found, event=event)
+                        except BaseException as raised:
+                            ready = taken._replace(batch=None, error=raised)
+                    batches.put(ready)
+                    del taken, ready  # a thread that waits keeps no batch
 
     def moved(self, batch: Any) -> Any:
         """Return a batch with its images decoded, and all tensors on the device."""
+        device = self.device
         if isinstance(batch, (EncodedImages, EncodedImage)):
-            return batch.to(self.device)
+            return batch.to(device)
         if isinstance(batch, torch.Tensor):
-            return batch if self.device is None else batch.to(self.device, non_blocking=True)
+            return batch if device is None else batch.to(device, non_blocking=True)
         if isinstance(batch, dict):
             found = {key: self.moved(value) for key, value in batch.items()}
             self._transform(batch, found)
@@ -272,16 +261,18 @@ def _used_in(batch: Any, stream: torch.cuda.Stream) -> None:
             _used_in(value, stream)
 
 
-def image_transforms_of(loader: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Return the ``image_transforms`` of the dataset that a loader reads, through subsets."""
+def _inside(loader: Any) -> Iterator[Any]:
+    """Yield the dataset of a loader, and those that it wraps."""
     inside = getattr(loader, "dataset", None)
     while inside is not None:
-        found = getattr(inside, "image_transforms", None)
-        if found is not None:
-            transform: Callable[[torch.Tensor], torch.Tensor] = found
-            return transform
+        yield inside
         inside = getattr(inside, "dataset", None)
-    return None
+
+
+def image_transforms_of(loader: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Return the ``image_transforms`` of the dataset that a loader reads, through subsets."""
+    found = (getattr(one, "image_transforms", None) for one in _inside(loader))
+    return next((transform for transform in found if transform is not None), None)
 
 
 def to_device(
@@ -309,6 +300,9 @@ def to_device(
         at_once: How many batches to decode at once, 1 or 2: two keep the decoders busy, one takes
             fewer cores.
 
+    ``state_dict`` of a ``Mixture``, a stream or its ``loader()`` says what was handed out here, not
+    what was read ahead.
+
     Returns:
         An iterable with the length, and all attributes, of ``loader``.
 
@@ -321,8 +315,6 @@ def to_device(
         raise ArgumentError(f"at_once is {at_once}; it is 1 or {BATCHES_AT_ONCE}.")
     chosen = None if device is None else torch.device(device)
     if chosen is None:
-        inside = getattr(loader, "dataset", None)
-        while inside is not None and chosen is None:
-            chosen = getattr(inside, "decode_device", None)
-            inside = getattr(inside, "dataset", None)
+        found = (getattr(one, "decode_device", None) for one in _inside(loader))
+        chosen = next((device for device in found if device is not None), None)
     return DeviceLoader(loader, chosen, ahead=ahead, at_once=at_once)

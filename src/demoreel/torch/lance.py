@@ -21,13 +21,12 @@ from demoreel.storage.place import RemotePlace, is_object_store, remote_place
 from demoreel.storage.remote.folder import open_remote
 from demoreel.storage.threads import Threads
 from demoreel.torch.collate import Allocator, TensorBatch
-from demoreel.torch.dataset import LeRobotDataset, OpenOptions
+from demoreel.torch.dataset import LeRobotDataset, OpenOptions, video_device_of
 from demoreel.torch.device import (
     DecodeDevice,
     DeviceImages,
     chosen_device,
     say_once,
-    video_device,
 )
 from demoreel.torch.place import (
     DatasetPlace,
@@ -184,7 +183,7 @@ class LeRobotLanceVideoDataset(_LanceDataset):
                 raise ArgumentError(
                     f"decoder_cache_size must be a whole number from 1, not {size!r}."
                 )
-        self._video = video_device(decode_device, memory_mb=gpu_memory_mb)
+        self._video = video_device_of(decode_device, gpu_memory_mb)
         super().__init__(repo_id, root, **options)
 
 

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -22,12 +22,15 @@ from demoreel.read.mixture import Missing, MixtureReader
 from demoreel.read.mixture_file import mixture_arguments
 from demoreel.read.part import Part
 from demoreel.torch.collate import Allocator, Sample, TensorBatch, cut_samples, ring_of_this_worker
-from demoreel.torch.dataset import Transform
+from demoreel.torch.dataset import Transform, image_dtype, video_device_of
 from demoreel.torch.episodes import EpisodesView
 from demoreel.torch.metadata import LeRobotDatasetMetadata
 from demoreel.torch.recording import in_seconds
 from demoreel.torch.ring import Ring
 from demoreel.torch.stream_pass import checked_seed, rank_and_world_size
+
+if TYPE_CHECKING:
+    from demoreel.torch.device import DecodeDevice
 
 __all__ = ["Mixture", "MixtureMetadata", "Part"]
 
@@ -68,6 +71,9 @@ class Mixture(torch.utils.data.Dataset[dict[str, Any]]):
         tolerance_s: How far windows may be off the grid of frames.
         samples_per_epoch: Samples of a pass, all ranks together; None is what the weights say.
         decode_threads: By default every core in a main process and one in a worker.
+        decode_device: Where videos are decoded, as in ``LeRobotDataset``. Images of colour cameras
+            then are there, also those that the CPU decodes. Wrap the loader in ``to_device``.
+        gpu_memory_mb: Likewise.
 
     Raises:
         ArgumentError: The parts cannot be reconciled (every reason names both datasets), or an
@@ -96,7 +102,10 @@ class Mixture(torch.utils.data.Dataset[dict[str, Any]]):
         tolerance_s: float = 1e-4,
         samples_per_epoch: int | None = None,
         decode_threads: int | None = None,
+        decode_device: DecodeDevice = "cpu",
+        gpu_memory_mb: int = 512,
     ) -> None:
+        self._video = video_device_of(decode_device, gpu_memory_mb)
         self.rank, self.world_size = rank_and_world_size(rank, world_size)
         seed = checked_seed(seed)
         self.shuffle = bool(shuffle)
@@ -241,7 +250,8 @@ class Mixture(torch.utils.data.Dataset[dict[str, Any]]):
         if self.image_transforms is not None:
             for item in items:
                 for key in self.reader.cameras:
-                    if not self.reader.features[key].is_depth:
+                    is_depth = self.reader.features[key].is_depth
+                    if not is_depth and isinstance(item[key], torch.Tensor):  # and no packets
                         item[key] = self.image_transforms(item[key])
         return items
 
@@ -250,15 +260,16 @@ class Mixture(torch.utils.data.Dataset[dict[str, Any]]):
         steps = self._stand.step + np.asarray(indices, np.int64)
         parts, samples = self._current_order().at(steps)
         memory = Allocator(self.reader.memory, self._ring())
-        allocate = memory.shared if self.return_uint8 else memory.private
-        batch = self.reader.batch(parts, samples, allocate=allocate)
+        decoder = image_dtype(self._video, is_uint8=self.return_uint8)
+        allocate = memory.shared if self.return_uint8 or decoder else memory.private
+        batch = self.reader.batch(parts, samples, allocate=allocate, decoder=decoder)
         tensors = {key: self._tensor(key, column, memory) for key, column in batch.items()}
         return _MixtureBatch(tensors, memory.blocks, self._token)
 
-    def _tensor(self, key: str, column: np.ndarray | list[Any], memory: Allocator) -> Any:
+    def _tensor(self, key: str, column: Any, memory: Allocator) -> Any:
         if isinstance(column, list):
             return column
-        tensor = torch.from_numpy(column)
+        tensor = torch.from_numpy(column) if isinstance(column, np.ndarray) else column
         known = self.reader.keys.get(key)
         if known is None or not known.feature.is_camera:
             return tensor
@@ -268,6 +279,21 @@ class Mixture(torch.utils.data.Dataset[dict[str, Any]]):
             return tensor
         unit = torch.from_numpy(memory.shared(tuple(tensor.shape), np.dtype(np.float32)))
         return torch.div(tensor, 255.0, out=unit)
+
+    @property
+    def decode_device(self) -> torch.device:
+        """Where videos are decoded that this device can decode."""
+        return torch.device("cpu") if self._video is None else self._video.device
+
+    @property
+    def decoded_on(self) -> dict[str, dict[str, torch.device]]:
+        """Where images are decoded, by part and camera, as the first frame of each tells.
+
+        Cost: with ``decode_device=``, the packet index of one video of each, and one frame.
+        """
+        places = (torch.device("cpu"), self.decode_device)
+        found = self.reader.decoded_by(self._video)
+        return {part: {key: places[on] for key, on in own.items()} for part, own in found.items()}
 
     def _ring(self) -> Ring | None:
         process, ring = self._ring_of_process
@@ -328,6 +354,15 @@ class Mixture(torch.utils.data.Dataset[dict[str, Any]]):
         at = MixturePosition(state["step"], tuple(state["drawn"]), tuple(state["taken"]))
         self._stand.move(at.step, seed=checked_seed(state.get("seed", -1)), begin=at)
         self._progress = _LoaderProgress()
+
+    def note_read(self) -> Any:
+        """Return how far the pass is, after a batch was read; see ``CountsBatches``."""
+        return self._progress, self._progress.batches
+
+    def note_handed_out(self, read: Any, *, is_left: bool = False) -> None:
+        """Let ``state_dict`` say that a training was given what had been read then."""
+        if read is not None:
+            read[0].handed_out = read[1]
 
     def _length(self) -> int:
         return max(1, self._epoch_samples // self.world_size)
@@ -568,6 +603,7 @@ class _LoaderProgress:
         self._iterator: weakref.ref[Any] | None = None
         self._size = 1
         self.batches = 0
+        self.handed_out: int | None = None  # where another loader reads ahead, which has fewer
 
     def look(self, mixture: Mixture) -> None:
         """Find the iterator that reads a mixture, if none is known that is under way."""
@@ -596,7 +632,8 @@ class _LoaderProgress:
 
     def samples(self, most: int) -> int:
         """Return how many samples of the pass were handed out."""
-        return min(most, self.batches * self._size)
+        batches = self.batches if self.handed_out is None else self.handed_out
+        return min(most, batches * self._size)
 
     def is_over(self, most: int) -> bool:
         """Whether the pass is over, or was left."""

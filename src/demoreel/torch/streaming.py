@@ -358,13 +358,14 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         )
         self._position = SharedPosition(Position(seed, epoch=0))
         self._progress: PassProgress | None = None
+        self._handed_out: PassProgress | None = None  # where a loader reads ahead of the training
         self._worker_state: Mapping[str, Any] | None = None
         self._pool_state: Mapping[str, int] | None = None
         if reuse is not None:
             self._pool(workers=1)  # a budget that is too small is an error here
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_progress": None}
+        return {**self.__dict__, "_progress": None, "_handed_out": None}
 
     @property
     def seed(self) -> int:
@@ -393,6 +394,7 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         """
         worker = torch.utils.data.get_worker_info()
         begin = self._position.get()
+        self._handed_out = None
         progress = self._progress = PassProgress(begin, self._share(begin.consumed))
         finish = partial(self.end_pass, begin)
         if worker is None:
@@ -491,7 +493,7 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         number of ranks: save when all ranks have taken equally many steps, and any rank's state
         serves for all.
         """
-        progress = self._progress
+        progress = self._handed_out or self._progress
         at = self._position.get() if progress is None else progress.position
         state: dict[str, Any] = at.to_state()
         state |= {"frames": self.num_frames, "shuffle": self.shuffle}
@@ -536,6 +538,7 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
         """Begin a pass whose batches workers read and ``loader()`` counts."""
         self._position.is_counted()
         begin = self._position.get()
+        self._handed_out = None
         pool = self._pool_of_pass(workers)
         self._progress = PassProgress(begin, self._share(begin.consumed), pool=pool)
         return self._progress
@@ -543,10 +546,26 @@ class StreamingLeRobotDataset(StreamFacts, torch.utils.data.IterableDataset[dict
     def end_pass(self, begin: Position) -> None:
         """Go on to the next epoch, if the dataset was not sent elsewhere meanwhile."""
         if self._position.get() == begin:
-            self.go_to(Position(begin.seed, begin.epoch + 1))
+            self._move(Position(begin.seed, begin.epoch + 1))
+
+    def note_read(self) -> Any:
+        """Return how far the pass is, after a batch was read; see ``CountsBatches``."""
+        return None if self._progress is None else replace(self._progress)
+
+    def note_handed_out(self, read: Any, *, is_left: bool = False) -> None:
+        """Let ``state_dict`` say that a training was given what had been read then."""
+        if is_left and self._handed_out is not read:
+            return  # the dataset was sent elsewhere meanwhile
+        if is_left and self._position.get() != read.begin:
+            self._move(read.begin)  # the epoch was read to its end, and not handed out
+        self._handed_out = read
 
     def go_to(self, position: Position) -> None:
         """Let the next pass begin there, also in workers that are running."""
+        self._move(position)
+        self._handed_out = None
+
+    def _move(self, position: Position) -> None:
         self._position.set(position)
         self._progress = None
         self._worker_state = None

@@ -1,41 +1,39 @@
 """Video decoders of a device: packets in, RGB images out, and the memory that this may take.
 
-A process has one ``VideoDecoders`` for a device. Its threads have a decoder each, which stays open
-for the videos of a codec; decoders are what is dear, and all datasets of the process share them.
+A process has one ``VideoDecoders`` for each device, which all its datasets share: opening a decoder
+is slow, so each thread keeps its decoders open, one for each codec and size.
 Frames come out of a decoder as NV12 and are gathered in a buffer of the device; one pass over it
 writes the RGB images of a batch.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 
-from demoreel.errors import ArgumentError, MissingExtraError, ShortageError, VideoError
+from demoreel.errors import ArgumentError, ShortageError, VideoError
 from demoreel.media.decode import DecodePool, Decoder
 from demoreel.packages import load_late
 from demoreel.read.packets import EncodedFrames, FrameForm, SpanPackets
+from demoreel.torch.nvdec import NvdecDecoder
 
 if TYPE_CHECKING:
     import av
 else:
     av = load_late("av")
 
+MEMORY_MB = 512
 BATCHES_AT_ONCE = 2
 DECODER_THREADS = 4  # more than four of Python's threads only wait for one another
-_NV12 = ("yuv420p", "yuvj420p", "nv12")
-_CODECS = {"h264": "h264", "hevc": "hevc", "libdav1d": "av1", "vp9": "vp9", "vp8": "vp8"}
 _LUMA = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 7: (0.212, 0.087), 9: (0.2627, 0.0593)}
 _BT601 = (0.299, 0.114)
 _COMPARED = 8  # GOPs of every kind of frames that the CPU decodes, too
@@ -71,7 +69,7 @@ class FrameDecoder(Protocol):
 
 
 class CpuFrameDecoder:
-    """FFmpeg's decoders behind the contract of a device's: what those are compared with."""
+    """FFmpeg's decoders behind the same contract; those of devices are compared with them."""
 
     def decode(
         self,
@@ -123,13 +121,13 @@ def nv12(frame: av.VideoFrame) -> torch.Tensor:
 
 
 @dataclass
-class _Thread:
-    """What a decoding thread keeps.
+class _ThreadDecoder:
+    """The decoder of one thread.
 
     Attributes:
-        decoder: Its decoder.
-        stream: Where its copies run; None on a CPU.
-        ready: What the stream has waited for.
+        decoder: The decoder.
+        stream: Where it copies frames; None on a CPU.
+        ready: The event that the stream has waited for last.
     """
 
     decoder: FrameDecoder
@@ -138,11 +136,11 @@ class _Thread:
 
 
 @dataclass
-class _Lane:
-    """What the decoding of one batch needs.
+class _BatchWorkspace:
+    """Threads and memory that decode one batch at a time.
 
     Attributes:
-        pool: Its threads.
+        pool: The threads.
         buffer: Memory for NV12 frames, the same for every batch while it suffices.
         read: When the buffer may be written again.
     """
@@ -177,7 +175,7 @@ class VideoDecoders:
         device: torch.device,
         *,
         open_decoder: Callable[[torch.cuda.Stream | None], FrameDecoder],
-        memory_mb: int = 512,
+        memory_mb: int = MEMORY_MB,
         threads: int = DECODER_THREADS,
         batches: int = BATCHES_AT_ONCE,
     ) -> None:
@@ -189,12 +187,13 @@ class VideoDecoders:
         self._local = threading.local()
         # A forked child drops what belonged to the other threads. Freeing a decoder there would
         # call CUDA, which ends the process: this list keeps decoders alive.
-        self._threads: list[_Thread] = []
+        self._decoders: list[_ThreadDecoder] = []
         self._process = os.getpid()
+        self._threads = threads
         self._batches = batches
-        self._free: queue.LifoQueue[_Lane] = queue.LifoQueue()
+        self._free: queue.LifoQueue[_BatchWorkspace] = queue.LifoQueue()
         for _ in range(batches):
-            self._free.put(_Lane(DecodePool(threads)))
+            self._free.put(_BatchWorkspace(DecodePool(threads)))
         self._compared: dict[FrameForm, int] = {}
 
     def decode(self, encoded: EncodedFrames, *, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
@@ -212,39 +211,59 @@ class VideoDecoders:
         """
         height, width = encoded.size
         order = encoded.order.reshape(-1)
-        try:
+        with self.memory_errors(encoded), self._current():
             images = torch.empty((len(order), 3, height, width), dtype=dtype, device=self.device)
-            with self._lane() as lane:
+            with self._workspace() as workspace:
                 for spans, begin in self._portions(encoded):
-                    self._portion(lane, encoded, spans, begin, order, images)
+                    self._portion(workspace, encoded, spans, begin, order, images)
+        return images.reshape(*encoded.order.shape, 3, height, width)
+
+    @contextmanager
+    def memory_errors(self, encoded: EncodedFrames | None = None) -> Iterator[None]:
+        """Let an error of memory that is used up name the option, and what was decoded."""
+        try:
+            yield
         except torch.OutOfMemoryError as error:
+            first = encoded.spans[0] if encoded is not None and encoded.spans else None
             raise ShortageError(
                 f"The memory of {self.device} does not suffice to decode video.",
                 hint=f"give a smaller gpu_memory_mb (it is {self.memory_mb}) or batch size",
-                dataset=encoded.dataset,
-                camera=encoded.key,
+                dataset=None if first is None else first.dataset,
+                camera=None if first is None else first.camera,
             ) from error
-        return images.reshape(*encoded.order.shape, 3, height, width)
 
     def close(self) -> None:
-        """Close all decoders and free their memory; the next batch opens them again."""
+        """Close all decoders, end their threads and free their memory.
+
+        Waits for batches that are being decoded. The next batch opens them again.
+        """
         if self._process != os.getpid():
             return  # a forked child: they are its parent's
-        lanes = [self._free.get() for _ in range(self._batches)]
-        self._local = threading.local()
-        self._threads.clear()
-        for lane in lanes:
-            lane.buffer = None
-            self._free.put(lane)
+        workspaces = [self._free.get() for _ in range(self._batches)]
+        with self._current():
+            self._local = threading.local()
+            self._decoders.clear()
+            del workspaces  # with their buffers and threads
+        for _ in range(self._batches):
+            self._free.put(_BatchWorkspace(DecodePool(self._threads)))
 
     @contextmanager
-    def _lane(self) -> Iterator[_Lane]:
+    def _current(self) -> Iterator[None]:
+        """Make the device the calling thread's current one, as the driver's calls need it."""
+        if self.device.type != "cuda":
+            yield
+            return
+        with torch.cuda.device(self.device):
+            yield
+
+    @contextmanager
+    def _workspace(self) -> Iterator[_BatchWorkspace]:
         """Wait until a batch can be decoded."""
-        lane = self._free.get()
+        workspace = self._free.get()
         try:
-            yield lane
+            yield workspace
         finally:
-            self._free.put(lane)
+            self._free.put(workspace)
 
     def _portions(
         self, encoded: EncodedFrames
@@ -265,7 +284,7 @@ class VideoDecoders:
 
     def _portion(
         self,
-        lane: _Lane,
+        workspace: _BatchWorkspace,
         encoded: EncodedFrames,
         spans: Sequence[tuple[SpanPackets, np.ndarray]],
         begin: int,
@@ -274,15 +293,15 @@ class VideoDecoders:
     ) -> None:
         height, width = encoded.size
         slots = np.cumsum([0, *(len(span.wanted) for span, _ in spans)])
-        surfaces = lane.surfaces(int(slots[-1]), height, width, self.device)
+        surfaces = workspace.surfaces(int(slots[-1]), height, width, self.device)
         current = torch.cuda.current_stream(self.device) if surfaces.is_cuda else None
         ready = None
         if current is not None:
-            if lane.read is not None:
-                current.wait_event(lane.read)
+            if workspace.read is not None:
+                current.wait_event(workspace.read)
             ready = current.record_event()
-        used: dict[int, _Thread] = {}
-        lane.pool.run(
+        used: dict[int, _ThreadDecoder] = {}
+        workspace.pool.run(
             _as_job(partial(self._span, encoded, span, data, surfaces, slot, ready, used))
             for (span, data), slot in zip(spans, slots.tolist(), strict=False)
         )
@@ -297,7 +316,7 @@ class VideoDecoders:
             places = np.flatnonzero(here & (form_of[wanted] == number))
             write_rgb(surfaces, wanted[places], encoded.forms[number], images, places)
         if current is not None:
-            lane.read = current.record_event()
+            workspace.read = current.record_event()
 
     def _span(
         self,
@@ -307,14 +326,14 @@ class VideoDecoders:
         surfaces: torch.Tensor,
         first: int,
         ready: torch.cuda.Event | None,
-        used: dict[int, _Thread],
+        used: dict[int, _ThreadDecoder],
     ) -> None:
         """Decode one span; its wanted frames get the slots from ``first`` on."""
         form = encoded.forms[span.form]
         missing = dict(zip(span.wanted, range(first, first + len(span.wanted)), strict=True))
-        thread = self._thread()
-        used[id(thread)] = thread
         try:
+            thread = self._decoder()
+            used[id(thread)] = thread
             if thread.stream is not None and ready is not None and thread.ready is not ready:
                 thread.stream.wait_event(ready)
                 thread.ready = ready
@@ -328,15 +347,23 @@ class VideoDecoders:
             if self._compared.get(form, 0) < _COMPARED:
                 self._compare(form, span, data, surfaces[first:])
         except VideoError as error:
-            where = {"file": span.file, **error.where}
+            frame = min(missing, default=span.wanted[0])
             raise VideoError(
                 error.what,
                 hint=error.hint or "decode_device='cpu' says more; restore the file from a copy",
                 code=error.code,
-                dataset=encoded.dataset,
-                camera=encoded.key,
-                **where,
+                **{
+                    "dataset": span.dataset,
+                    "camera": span.camera,
+                    "file": span.file,
+                    "frame": frame,
+                    **error.where,
+                },
             ) from error
+        except ShortageError as error:
+            where = {"dataset": span.dataset, "camera": span.camera, **error.where}
+            hint = f"give a smaller gpu_memory_mb (it is {self.memory_mb}) or batch size"
+            raise ShortageError(error.what, hint=error.hint or hint, **where) from error
 
     def _compare(
         self, form: FrameForm, span: SpanPackets, data: np.ndarray, slots: torch.Tensor
@@ -347,7 +374,7 @@ class VideoDecoders:
         CpuFrameDecoder().decode(
             form, span, data, right, dict(zip(span.wanted, range(count), strict=True))
         )
-        with _within(self._thread().stream):
+        with _within(self._decoder().stream):
             ours = slots[:count, :height, :width].cpu()
         differ = (ours != right[:, :height, :width]).flatten(1).any(1)
         if differ.any():
@@ -358,15 +385,36 @@ class VideoDecoders:
             )
         self._compared[form] = self._compared.get(form, 0) + 1
 
-    def _thread(self) -> _Thread:
-        """Return what the calling thread keeps: a decoder, and a stream for its copies."""
-        found: _Thread | None = getattr(self._local, "thread", None)
+    def _decoder(self) -> _ThreadDecoder:
+        """Return the calling thread's decoder, and the stream for its copies."""
+        found: _ThreadDecoder | None = getattr(self._local, "decoder", None)
         if found is None:
+            if self.device.type == "cuda":
+                torch.cuda.set_device(self.device)  # of a thread of the pool, or within _current()
             stream = new_stream(self.device)
-            found = _Thread(self._open_decoder(stream), stream)
-            self._local.thread = found
-            self._threads.append(found)
+            found = _ThreadDecoder(self._open_decoder(stream), stream)
+            self._local.decoder = found
+            self._decoders.append(found)
         return found
+
+
+def current_device(device: torch.device) -> torch.device:
+    """Return a GPU with its index: without one, the current device of the calling thread.
+
+    Raises:
+        ArgumentError: This process was forked from one that uses CUDA.
+    """
+    if device.type != "cuda":
+        return device
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"The device {device} cannot be used in this process ({error}).",
+            hint="a forked process cannot use the GPU of its parent: decode in the parent "
+            "(demoreel.torch.to_device), or start it with the method 'spawn'",
+        ) from error
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
 
 def new_stream(device: torch.device | None) -> torch.cuda.Stream | None:
@@ -481,207 +529,42 @@ def _write_on_gpu(
     launch(surfaces, slots, targets, images, form.height, form.width, scale, black, factors)
 
 
-class NvdecDecoder:
-    """NVDEC through PyNvVideoCodec, for one thread.
-
-    A decoder is kept for each codec and size, with and without reordered frames.
-
-    Args:
-        device: The GPU.
-        stream: Where frames are decoded and copied.
-    """
-
-    def __init__(self, device: torch.device, stream: torch.cuda.Stream) -> None:
-        self._nvc = nvdec_library()
-        self._device = device
-        self._stream = stream.cuda_stream
-        stream.synchronize()  # gives this thread the GPU's context, which the driver's calls need
-        self._open: dict[tuple[str, int, int, bool], Any] = {}
-        self._packet = self._nvc.PacketData()
-        self._pictures = 0  # that this thread has decoded
-        self._copy = _SurfaceCopy()
-
-    def decode(
-        self,
-        form: FrameForm,
-        span: SpanPackets,
-        data: np.ndarray,
-        surfaces: torch.Tensor,
-        slot_of: dict[int, int],
-    ) -> None:
-        """Decode one GOP; see ``FrameDecoder``."""
-        shown_in_turn = [shown for shown in span.shown if shown >= 0]
-        # Without delay, the parser gives reordered frames the times of others.
-        is_reordered = shown_in_turn != sorted(shown_in_turn)
-        kind = (form.codec, form.height, form.width, is_reordered)
-        decoder = self._open.pop(kind, None) or self._opened(form, is_reordered)
-        flags, packet = self._nvc.VideoPacketFlag, self._packet
-        # A number of its own for every picture: one left over from another GOP is never wanted.
-        # In the order of display, because the parser may sort them.
-        first = self._pictures
-        self._pictures += len(span.sizes) + 1
-        number_of = {shown: number for number, shown in enumerate(sorted(shown_in_turn), first)}
-        numbers = [number_of.get(shown, self._pictures - 1) for shown in span.shown]
-        slot_of_picture = {
-            number_of[shown]: (shown, slot) for shown, slot in slot_of.items() if shown in number_of
-        }
-        due = len(shown_in_turn)
-        address = data.__array_interface__["data"][0]
-        try:
-            packet.decode_flag = int(flags.ENDOFPICTURE)  # so that none is held until the next
-            for number, size in zip((*numbers, 0), (*span.sizes, 0), strict=True):
-                if size == 0 and due <= 0:
-                    break  # an empty packet drains the decoder: only reordered frames need it
-                packet.bsl, packet.bsl_data, packet.pts = size, address if size else 0, number
-                address += size
-                for frame in decoder.Decode(packet):
-                    picture = frame.getPTS()
-                    due -= 1 if first <= picture else 0
-                    shown, slot = slot_of_picture.get(picture, (-1, -1))
-                    if slot >= 0:
-                        decoder.WaitOnCUStream(self._stream)
-                        self._copy(frame, surfaces, slot, self._stream)
-                        slot_of.pop(shown, None)
-        except self._nvc.PyNvVCException as error:
-            raise VideoError(f"The GPU does not decode the video: {error}.") from error
-        self._open[kind] = decoder  # one that failed is not used again
-
-    def _opened(self, form: FrameForm, is_reordered: bool) -> Any:
-        nvc = self._nvc
-        latency = nvc.DisplayDecodeLatencyType
-        return nvc.CreateDecoder(
-            gpuid=self._device.index or 0,
-            codec=getattr(nvc.cudaVideoCodec, _CODECS[form.codec].upper()),
-            cudacontext=0,
-            cudastream=self._stream,
-            usedevicememory=True,
-            maxwidth=form.width,
-            maxheight=form.height,
-            outputColorType=nvc.OutputColorType.NATIVE,
-            latency=latency.NATIVE if is_reordered else latency.LOW,
-        )
-
-
-class _Copy2d(ctypes.Structure):
-    """``CUDA_MEMCPY2D`` of the CUDA driver."""
-
-    _fields_ = (
-        ("src_x", ctypes.c_size_t),
-        ("src_y", ctypes.c_size_t),
-        ("src_kind", ctypes.c_int),
-        ("src_host", ctypes.c_void_p),
-        ("src", ctypes.c_uint64),
-        ("src_array", ctypes.c_void_p),
-        ("src_pitch", ctypes.c_size_t),
-        ("dst_x", ctypes.c_size_t),
-        ("dst_y", ctypes.c_size_t),
-        ("dst_kind", ctypes.c_int),
-        ("dst_host", ctypes.c_void_p),
-        ("dst", ctypes.c_uint64),
-        ("dst_array", ctypes.c_void_p),
-        ("dst_pitch", ctypes.c_size_t),
-        ("width", ctypes.c_size_t),
-        ("height", ctypes.c_size_t),
-    )
-
-
-_ON_DEVICE = 2  # CU_MEMORYTYPE_DEVICE
-
-
-class _SurfaceCopy:
-    """Copies a decoder's frames to slots, by one call of the driver.
-
-    A tensor over each frame costs more of Python's time than all else: threads wait for that.
-    """
-
-    def __init__(self) -> None:
-        self._call = ctypes.CDLL("libcuda.so.1").cuMemcpy2DAsync_v2
-        self._what = _Copy2d(src_kind=_ON_DEVICE, dst_kind=_ON_DEVICE)
-        self._where = ctypes.byref(self._what)
-
-    def __call__(self, frame: Any, surfaces: torch.Tensor, slot: int, stream: int) -> None:
-        rows, width = (int(n) for n in frame.shape[:2])
-        _, most, pitch = surfaces.shape
-        what = self._what
-        what.src, what.src_pitch = frame.GetPtrToPlane(0), int(frame.strides[0])
-        what.dst, what.dst_pitch = surfaces.data_ptr() + slot * most * pitch, pitch
-        what.width, what.height = min(width, pitch), min(rows, most)
-        status = self._call(self._where, ctypes.c_void_p(stream))
-        if status:
-            raise VideoError(f"A frame cannot be copied on the GPU (CUDA error {status}).")
-
-
-def nvdec_library() -> Any:
-    """Return PyNvVideoCodec.
-
-    Raises:
-        MissingExtraError: It is not installed, or it finds no driver with NVDEC.
-    """
-    try:
-        return import_module("PyNvVideoCodec")
-    except (ImportError, RuntimeError, OSError) as error:
-        raise MissingExtraError(
-            f"PyNvVideoCodec, which decodes video on the GPU, does not load ({error}).",
-            hint="pip install 'demoreel[gpu]'; decode_device='cpu' decodes without",
-        ) from error
-
-
-@dataclass(frozen=True)
-class DecodedForms:
-    """Which frames a chip decodes; known in workers, which do not touch the GPU.
-
-    Attributes:
-        sizes: By FFmpeg's name of a decoder: the least and the greatest (height, width).
-    """
-
-    sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]]
-
-    def __call__(self, form: FrameForm) -> bool:
-        """Whether it decodes such frames: 8 bit, 4:2:0, a codec and a size that the chip has."""
-        bounds = self.sizes.get(form.codec)
-        # Of an odd height, swscale blends chroma where it repeats that of others.
-        if bounds is None or form.pixels not in _NV12 or form.height % 2:
-            return False
-        (low, narrow), (high, wide) = bounds
-        return low <= form.height <= high and narrow <= form.width <= wide
-
-
-@cache
-def nvdec_forms(device: torch.device) -> DecodedForms:
-    """Return what this GPU decodes.
-
-    Raises:
-        MissingExtraError: PyNvVideoCodec does not load.
-    """
-    nvc = nvdec_library()
-    sizes = {}
-    for codec, name in _CODECS.items():
-        found = nvc.GetDecoderCaps(
-            gpuid=device.index or 0, codec=getattr(nvc.cudaVideoCodec, name.upper()), bitdepth=8
-        )  # chroma 4:2:0 is the default
-        if found.get("num_decoder_engines", 0) and found.get("width_max", 0):
-            low, high = (
-                (found[f"height_{edge}"], found[f"width_{edge}"]) for edge in ("min", "max")
-            )
-            sizes[codec] = (low, high)
-    return DecodedForms(sizes)
-
-
 _of_devices: dict[tuple[int, torch.device], VideoDecoders] = {}
 
 
-def video_decoders(device: torch.device, *, memory_mb: int) -> VideoDecoders:
+def video_decoders(device: torch.device, *, memory_mb: int | None = None) -> VideoDecoders:
     """Return the decoders of a GPU, the same for all datasets of this process.
 
     Args:
-        device: The GPU.
-        memory_mb: See ``VideoDecoders``; the most that a dataset has asked for counts.
+        device: The GPU; without an index, the current one of the calling thread.
+        memory_mb: See ``VideoDecoders``; the most that a dataset has asked for counts. None asks
+            for nothing.
+
+    Raises:
+        ArgumentError: This process was forked from one that uses the GPU.
     """
+    device = current_device(device)
     key = (os.getpid(), device)
     found = _of_devices.get(key)
     if found is None:
-        found = _of_devices[key] = VideoDecoders(
-            device, open_decoder=partial(NvdecDecoder, device), memory_mb=memory_mb
+        made = VideoDecoders(
+            device, open_decoder=partial(NvdecDecoder, device), memory_mb=memory_mb or MEMORY_MB
         )
-    found.memory_mb = max(found.memory_mb, memory_mb)
+        found = _of_devices.setdefault(key, made)  # several threads may ask
+    found.memory_mb = max(found.memory_mb, memory_mb or 0)
     return found
+
+
+def close_decoders(device: torch.device | str | None = None) -> None:
+    """Close the video decoders of this process, end their threads and free their memory.
+
+    Waits for batches that are being decoded. Datasets stay usable: the next batch opens decoders
+    again. torch keeps freed memory for later tensors until ``torch.cuda.empty_cache()``.
+
+    Args:
+        device: Of this GPU, ``"cuda:1"``; None is all.
+    """
+    wanted = None if device is None else current_device(torch.device(device))
+    for (process, of_device), decoders in list(_of_devices.items()):
+        if process == os.getpid() and wanted in (None, of_device):
+            decoders.close()
