@@ -532,3 +532,41 @@ def test_times_of_another_clock_are_told_as_such(tmp_path):
     pq.write_table(table.set_column(place, "timestamp", column), path)
     (finding,) = demoreel.check(root).of("timestamp-off-grid")
     assert "by another clock" in finding.what
+
+
+def test_the_smallest_integer_has_statistics_like_any_other(tmp_path):
+    """Its absolute value has no place in its own type."""
+    least = np.iinfo(np.int32).min
+    root = make_dataset(
+        tmp_path / "ds",
+        cameras=0,
+        features={"observation.ticks": {"dtype": "int32", "shape": [1]}},
+    )
+    edit_column(
+        root / DATA,
+        "observation.ticks",
+        lambda old: old.__setitem__(slice(None), [least] * len(old)),
+    )
+    demoreel.recompute_stats(root)
+    assert not alarms(demoreel.check(root))
+
+
+@pytest.mark.parametrize("name", ["tasks.jsonl.bak", "episodes.jsonl~", "episodes/notes.txt"])
+def test_copies_of_metadata_are_no_metadata(tmp_path, name):
+    for layout in ("v2.1", "v3.0"):
+        root = make_dataset(tmp_path / layout, layout=layout, cameras=0)
+        (root / "meta" / name).parent.mkdir(exist_ok=True)
+        (root / "meta" / name).write_text("x")
+        assert not alarms(demoreel.check(root))
+
+
+@pytest.mark.parametrize("layout", ["v2.1", "v3.0"])
+def test_files_that_macos_adds_are_not_the_datasets(tmp_path, layout):
+    """A copy over a USB stick has ``._NAME`` beside every file."""
+    root = make_dataset(tmp_path / "ds", layout=layout)
+    for path in [path for path in root.rglob("*") if path.is_file()]:
+        (path.parent / f"._{path.name}").write_bytes(b"\0\5\26\7" + bytes(60))
+    assert len(demoreel.open(root)) == 60
+    assert alarms(demoreel.check(root)) == ({"files-of-macos"} if layout == "v3.0" else set())
+    assert demoreel.repair(root, tmp_path / "out").is_whole
+    assert not list((tmp_path / "out").rglob("._*"))

@@ -151,3 +151,30 @@ def test_hints_of_the_library_are_in_its_words(dataset, tmp_path):
     assert "--" not in str(caught.value)
     with pytest.raises(ArgumentError, match="in_place=True"):
         demoreel.convert(dataset, to="v2.1")
+
+
+def test_a_wrong_choice_is_no_value_error(run, dataset, tmp_path):
+    ended = run("convert", dataset, tmp_path / "out", "--to", "v4")
+    assert ended.returncode == 2
+    assert "'v4' is not one of" in ended.stderr
+    assert "Value error" not in ended.stderr
+
+
+def test_hints_are_whole_commands(run, dataset, tmp_path):
+    ended = run("cut", "delete", dataset, "--episodes", "0", "--in-place")
+    assert f"demoreel convert {dataset} TARGET --to lance-video" in ended.stderr
+    assert "--in-place" in run("repair", dataset).stderr
+
+
+@pytest.mark.parametrize("given", ["ds", "./ds"])
+def test_a_folder_in_place_of_a_repo_id(tmp_path, monkeypatch, given):
+    pytest.importorskip("torch")
+    from demoreel.testing import make_dataset
+    from demoreel.torch import LeRobotDataset
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    make_dataset("ds", cameras=0)
+    with pytest.raises(demoreel.errors.DemoreelError) as caught:
+        LeRobotDataset(given)
+    assert f"root={given!r}" in caught.value.hint

@@ -81,7 +81,8 @@ def require_fixpoint(root, folder, **options):
     left = [(f.code, f.what) for f in done.after.findings if f.severity != "hint"]
     assert done.is_clean, left
     assert done.episodes >= 1
-    assert done.changes or done.lost or done.dropped or done.cameras_lost  # a word about it
+    said = done.changes or done.lost or done.dropped or done.cameras_lost or done.frames_lost
+    assert said  # a word about it
     assert len(demoreel.open(folder / "out")) == done.frames
     again = demoreel.repair(folder / "out", folder / "again", deep=options["deep"])
     assert (again.changes, again.dropped, again.is_whole) == ((), (), True)

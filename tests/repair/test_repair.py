@@ -173,7 +173,8 @@ def test_a_video_without_its_end_keeps_what_is_there(v30, tmp_path):
     video.write_bytes(moved.read_bytes()[: int(index.offset[22]) + 5])  # 22 whole packets
     done = repair(v30, tmp_path / "out")
     assert stamps(tmp_path / "out") == [*whole((0, 6), (1, 9), (2, 5)), [(3, 0), (3, 1)]]
-    assert any("6 rows at the end have no images" in sentence for sentence in done.changes)
+    assert done.frames_lost == ("episode 3: 6 rows at the end have no images, and were left out",)
+    assert not done.is_whole
 
 
 def test_videos_under_another_folder_are_found(dataset, tmp_path):

@@ -318,6 +318,19 @@ def test_texts_of_tasks_survive_without_info(dataset, bases, tmp_path):
     require_same(tmp_path / "out", bases / layout)
 
 
+def test_a_task_that_nothing_tells_is_not_made_up(dataset, tmp_path):
+    for path in tables(dataset):
+        edit_table(path, lambda table: table.drop_columns(["task_index"]))
+    for path in [*(dataset / "meta").glob("episodes.jsonl"), *dataset.glob("meta/episodes/*/*")]:
+        path.unlink()
+    done = repair(dataset, tmp_path / "out", drop_episodes=True)
+    found = {task for e in demoreel.open(tmp_path / "out").episodes for task in e.tasks}
+    assert found == {"unknown task"}
+    assert any("nothing says which of the tasks it is" in sentence for sentence in done.changes)
+    assert not any("of its task_index" in sentence for sentence in done.changes)
+    require_settled(done, tmp_path)
+
+
 def test_rows_without_a_task_index_have_their_episodes_task(dataset, bases, tmp_path):
     layout = demoreel.open(dataset).layout
     for path in tables(dataset):
@@ -719,6 +732,38 @@ def test_videos_are_found_in_any_order_of_folders(dataset, bases, tmp_path, move
     require_settled(done, tmp_path)
 
 
+def test_names_with_another_dash_are_found(dataset, bases, tmp_path):
+    layout = demoreel.open(dataset).layout
+    for path in [*tables(dataset), *dataset.rglob("*.mp4")]:
+        path.rename(path.with_name(path.name.translate(str.maketrans("-_", "_-"))))
+    done = repair(dataset, tmp_path / "out")
+    require_same(tmp_path / "out", bases / layout)
+    require_settled(done, tmp_path)
+
+
+def test_a_camera_that_is_not_declared_is_kept_where_the_metadata_place_it(v30, bases, tmp_path):
+    """Without ``index``, only its columns in ``meta/episodes`` tell where its frames are."""
+    edit_info(v30, lambda info: info["features"].pop(FRONT))
+    edit_table(tables(v30)[0], lambda table: table.drop_columns(["index"]))
+    done = repair(v30, tmp_path / "out")
+    require_same(tmp_path / "out", bases / "v3.0")
+    assert f"{FRONT}: declared in info.json now" in done.changes
+    require_settled(done, tmp_path)
+
+
+def test_cameras_with_the_same_fault_share_a_sentence(tmp_path):
+    root = make_dataset(tmp_path / "ds", episodes=1, cameras=2, length=4)
+    keys = ("observation.images.cam0", "observation.images.cam1")
+
+    def wrong(info):
+        for key in keys:
+            info["features"][key]["info"]["video.fps"] = 15.0
+
+    edit_info(root, wrong)
+    done = repair(root, tmp_path / "out")
+    assert f"info.json: {', '.join(keys)}: video.fps is 30, not 15.0" in done.changes
+
+
 def test_a_folder_of_a_cameras_last_name_is_not_taken_for_its_own(dataset, tmp_path):
     (own,) = [path for path in dataset.rglob(FRONT) if path.is_dir()]
     shutil.copytree(own, own.with_name("front"))
@@ -743,7 +788,84 @@ def test_videos_in_each_others_places_are_not_taken(v21, tmp_path, order):
 def test_one_row_is_one_row(v21, tmp_path):
     film(sorted(v21.rglob("*.mp4"))[0], LENGTHS[0] - 1)
     done = repair(v21, tmp_path / "out")
-    assert "episode 0: 1 row at the end has no images, and was left out" in done.changes
+    assert done.frames_lost == ("episode 0: 1 row at the end has no images, and was left out",)
+
+
+# Rows and frames that are lost
+
+
+def without(path: Path, *rows: int) -> None:
+    edit_table(path, lambda t: t.take([n for n in range(len(t)) if n not in rows]))
+
+
+def test_rows_behind_missing_ones_are_listed(dataset, tmp_path, capsys):
+    without(tables(dataset)[0], 2)
+    assert run(["repair", str(dataset), str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().out
+    assert "lost: episode 0: 3 rows behind missing ones were left out" in said
+    assert "no episode needs" not in said
+    done = repair(tmp_path / "out", tmp_path / "again")
+    assert (done.changes, done.is_whole) == ((), True)
+    assert stamps(tmp_path / "out") == frames_of((0, 2), (1, 4), (2, 5))
+
+
+def test_frames_whose_rows_are_missing_are_listed(dataset, tmp_path, capsys):
+    last = len(pq.read_table(tables(dataset)[-1])) - 1
+    without(tables(dataset)[-1], last)
+    assert run(["repair", str(dataset), "--dry-run"]) == 1
+    assert "to lose: episode 2: 1 frame at the end has no rows" in capsys.readouterr().out
+    done = repair(dataset, tmp_path / "out")
+    assert done.frames_lost == ("episode 2: 1 frame at the end has no rows, and was left out",)
+    assert stamps(tmp_path / "out") == frames_of((0, 6), (1, 4), (2, 4))
+    require_settled(done, tmp_path)
+
+
+def test_statistics_of_images_whose_rows_are_missing_are_recomputed(pictured, tmp_path):
+    without(tables(pictured)[-1], len(pq.read_table(tables(pictured)[-1])) - 1)
+    done = repair(pictured, tmp_path / "out")
+    assert "stats.json: the statistics of images were recomputed" in done.changes
+    assert demoreel.open(tmp_path / "out").stats[FRONT]["count"] == sum(LENGTHS) - 1
+    require_settled(done, tmp_path)
+
+
+def test_images_that_no_table_has_are_left_out_only_if_asked(pictured, tmp_path):
+    for path in tables(pictured):
+        edit_table(path, lambda t: t.drop_columns([FRONT]).replace_schema_metadata(None))
+    with pytest.raises(RepairError, match="There are no frames of") as caught:
+        repair(pictured, tmp_path / "out")
+    assert f"--drop-camera {FRONT}" in caught.value.hint
+    done = repair(pictured, tmp_path / "out", drop_cameras=[FRONT])
+    assert done.cameras_lost == (FRONT,)
+    assert demoreel.open(tmp_path / "out").info.cameras == ()
+
+
+def test_images_that_one_table_lacks_are_left_out_only_if_asked(bases, tmp_path):
+    root = Path(shutil.copytree(bases / "v2.1-images", tmp_path / "ds"))
+    edit_table(tables(root)[1], lambda t: t.drop_columns([FRONT]).replace_schema_metadata(None))
+    with pytest.raises(RepairError, match="1 of 3 tables does not have it") as caught:
+        repair(root, tmp_path / "out")
+    assert tables(root)[1].name in caught.value.what
+    assert f"--drop-camera {FRONT}" in caught.value.hint
+    done = repair(root, tmp_path / "out", drop_cameras=[FRONT])
+    assert (done.cameras_lost, done.columns_lost) == ((FRONT,), ())
+
+
+def test_a_column_that_one_table_lacks_is_not_called_absent(v21, tmp_path):
+    edit_table(tables(v21)[1], lambda t: t.drop_columns(["next.reward"]))
+    done = repair(v21, tmp_path / "out")
+    assert done.columns_lost == ("next.reward",)
+    assert any("1 of 3 tables does not have it" in sentence for sentence in done.dropped)
+    assert not any("without a column" in sentence for sentence in done.changes)
+
+
+def test_histograms_of_a_recording_survive(v30, tmp_path):
+    """Without them, image statistics are approximate after the next cut."""
+    demoreel.recompute_stats(v30)
+    edit_info(v30, lambda info: info.update(total_frames=3))
+    repair(v30, tmp_path / "out")
+    demoreel.cut(tmp_path / "out").delete([1]).render(tmp_path / "cut")
+    exact = json.loads((tmp_path / "cut/meta/demoreel.json").read_text())
+    assert exact["approximate_stats"] == {}
 
 
 # What is said

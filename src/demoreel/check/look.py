@@ -32,6 +32,7 @@ from demoreel.errors import (
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import is_new, layout_and_table, open_reader
 from demoreel.layouts.meta import (
+    PLACE_OF_VIDEO,
     TEXTS,
     EpisodeList,
     TaskList,
@@ -125,13 +126,20 @@ class Look:
         root: The dataset's folder.
         thresholds: The numbers to decide by.
         assumed: What is taken for ``info.json`` where it cannot be used.
+        also: Cameras with videos that ``info.json`` does not declare; their places are read, too.
     """
 
     def __init__(
-        self, root: Path, thresholds: Mapping[str, float], *, assumed: Info | None = None
+        self,
+        root: Path,
+        thresholds: Mapping[str, float],
+        *,
+        assumed: Info | None = None,
+        also: Sequence[str] = (),
     ) -> None:
         self.root = root
         self._assumed = assumed
+        self._also = also
         self.thresholds = thresholds
         self.findings = Findings(str(root))
         self.facts: dict[str, Any] = {}
@@ -204,6 +212,15 @@ class Look:
     @cached_property
     def files(self) -> dict[str, int]:
         """Every file of the folder with its size, but for hidden ones and Lance tables."""
+        return {n: size for n, size in self._every_file.items() if not _is_of_macos(n)}
+
+    @property
+    def macos_files(self) -> list[str]:
+        """The files that macOS adds to others on disks of other systems."""
+        return [name for name in self._every_file if _is_of_macos(name)]
+
+    @cached_property
+    def _every_file(self) -> dict[str, int]:
         return list_files(self.root)
 
     @cached_property
@@ -320,9 +337,11 @@ class Look:
     def listing(self) -> EpisodeList | None:
         """The episodes as they are listed; None where there is no list."""
         place = LINES if self.is_v2 else FOLDER
-        names = [name for name in self.files if name.startswith(place)]
-        if not self.is_v2:
-            names = [n for n in names if n.endswith(".parquet") and n.count("/") == 3]
+        if self.is_v2:
+            names = [LINES] if LINES in self.files else []
+        else:
+            in_folder = (name for name in self.files if name.startswith(FOLDER))
+            names = [n for n in in_folder if n.endswith(".parquet") and n.count("/") == 3]
         if any(name in self.pointers for name in names) and self.is_v2:
             return None
         if not names:
@@ -335,7 +354,8 @@ class Look:
             return None
         if self.is_v2:
             return self._listed_in_lines()
-        more = ("meta/episodes/chunk_index", "meta/episodes/file_index", "tasks")
+        more = ["meta/episodes/chunk_index", "meta/episodes/file_index", "tasks"]
+        more += [f"videos/{camera}/{name}" for camera in self._also for name in PLACE_OF_VIDEO]
         return read_episode_tables(self.root, names, self.video_cameras, self.note, more=more)
 
     def _listed_in_lines(self) -> EpisodeList:
@@ -507,6 +527,10 @@ def report_missing(
         file=first,
         **where,
     )
+
+
+def _is_of_macos(name: str) -> bool:
+    return name.rpartition("/")[2].startswith("._")
 
 
 def list_files(root: Path, *, hidden: bool = False) -> dict[str, int]:

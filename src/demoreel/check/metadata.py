@@ -210,13 +210,17 @@ def _check_columns(look: Look, listing: EpisodeList) -> None:
 
 
 _OF_V2 = ("meta/tasks.jsonl", LINES, EACH)
-_OF_V3 = ("meta/tasks.parquet", FOLDER)
+_OF_V3 = ("meta/tasks.parquet",)
 
 
 def _check_stray(look: Look) -> None:
     """Report metadata of another version than the dataset's."""
-    others = _OF_V3 if look.is_v2 else _OF_V2
-    stray = [name for name in look.files if name.startswith(others)]
+    stray = [
+        name
+        for name in look.files
+        if name in (_OF_V3 if look.is_v2 else _OF_V2)
+        or (look.is_v2 and name.startswith(FOLDER) and name.endswith(".parquet"))
+    ]
     if stray:
         version = "v3.0" if look.is_v2 else "v2.x"
         shown = ", ".join(stray[:_SHOWN]) + (" and others" if len(stray) > _SHOWN else "")
@@ -424,6 +428,10 @@ def check_folders(look: Look) -> None:
     for camera in look.video_cameras:
         if info.video_path is not None:
             _check_template(look, info.video_path, ".mp4", look.video_files(camera), camera)
+    added = [n for n in look.macos_files if n.startswith(("data/", FOLDER))]
+    if added and not look.is_v2:  # of v2.x, readers ask for tables by their names
+        shown = ", ".join(added[:_SHOWN]) + (" and others" if len(added) > _SHOWN else "")
+        look.found("files-of-macos", f"{shown}.", count=len(added), file=added[0])
     strange = [
         name
         for name in look.files

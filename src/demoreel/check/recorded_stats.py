@@ -108,7 +108,8 @@ class Rounding:
     def of(cls, feature: Feature, low: np.ndarray, high: np.ndarray, rows: Any) -> Rounding:
         """Return it for dimensions that run from ``low`` to ``high``, over so many rows."""
         unit = _OF_FLOAT16 if feature.dtype == "float16" else _OF_FLOAT32
-        size = np.maximum(np.abs(low), np.abs(high)).astype(np.float64)
+        low, high = low.astype(np.float64), high.astype(np.float64)  # the least integer has no abs
+        size = np.maximum(np.abs(low), np.abs(high))
         rows = np.minimum(rows, _MOST_ROWS)
         extreme = 128 * unit * size + np.where(high > low, 1e-9, 1e-6)
         mean = extreme + (8 + rows / 4) * unit * size
@@ -155,7 +156,7 @@ def _check_count(look: Look, feature: Feature, kinds: dict[str, np.ndarray], fil
     if count is None or count.size == 0 or episodes is None or not episodes.is_whole:
         return
     frames, said = int(episodes.start[-1]), float(count.reshape(-1)[0])
-    wrong = frames < said < _PIXELS * frames if feature.is_camera else said != frames
+    wrong = counts_too_many(count, frames) if feature.is_camera else said != frames
     # Some writers count every row of a frame's matrix as a sample of its own.
     if wrong and said != frames * math.prod(feature.shape[:-1]):
         look.found(
@@ -164,6 +165,11 @@ def _check_count(look: Look, feature: Feature, kinds: dict[str, np.ndarray], fil
             feature=feature.key,
             file=file,
         )
+
+
+def counts_too_many(count: np.ndarray, frames: int) -> bool:
+    """Whether statistics of images count more frames than there are; not their pixels."""
+    return bool(count.size and frames < float(count.reshape(-1)[0]) < _PIXELS * frames)
 
 
 @dataclass(frozen=True)

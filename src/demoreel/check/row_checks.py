@@ -12,7 +12,12 @@ import numpy as np
 
 from demoreel.check.look import EACH, WHOLE, Look
 from demoreel.check.quantiles import Quantiles
-from demoreel.check.recorded_stats import EpisodeStats, Rounding, read_episode_stats, rows_summed
+from demoreel.check.recorded_stats import (
+    EpisodeStats,
+    Rounding,
+    read_episode_stats,
+    rows_summed,
+)
 from demoreel.check.row_tasks import check_named_tasks, named_tasks
 from demoreel.check.rows import Portion
 from demoreel.model import DEFAULT_FEATURES, Stats, combine_stats
@@ -403,6 +408,7 @@ class RowValues:
             "file": EACH if look.is_v2 and EACH in look.files else WHOLE,
         }
         assert look.info is not None
+        data = {kind: values.astype(np.float64) for kind, values in data.items()}
         rows = rows_summed(look, look.info.features[key])
         rounding = Rounding.of(look.info.features[key], data["min"], data["max"], rows)
         slack = limits["range_slack"] * (data["max"] - data["min"]) + rounding.extreme

@@ -153,7 +153,7 @@ def _usage_report(error: Any) -> dict[str, Any]:
     option = str(getattr(error, "option_name", ""))
     if option.lstrip("-").isdigit():
         hint = f"put -- before a negative number: {command} ... -- {option}"
-    message = redacted(error.format_message())
+    message = redacted(error.format_message()).replace(": Value error, ", ": ")  # pydantic's
     return {"error": "UsageError", "message": message, "where": {}, "hint": hint}
 
 

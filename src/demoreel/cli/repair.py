@@ -95,6 +95,7 @@ def _show(out: Output, done: Repaired, target: str) -> None:
     _list(out, "to lose" if is_plan else "lost", reasons(done.lost))
     if done.cameras_lost:
         _list(out, "to lose" if is_plan else "lost", [f"camera {c}" for c in done.cameras_lost])
+    _list(out, "to lose" if is_plan else "lost", list(done.frames_lost))
     if done.absent:
         _list(out, "not there", [f"{count(len(done.absent), 'file')} ({examples(done.absent)})"])
     _list(out, "not readable", list(done.unreadable))

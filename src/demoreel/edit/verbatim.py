@@ -28,6 +28,7 @@ from demoreel.errors import ArgumentError, ConversionError, MetadataError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.columns import rows_at_once
 from demoreel.layouts.lance.reader import LanceReader
+from demoreel.layouts.meta import listing_files
 from demoreel.layouts.v3.reader import UNUSED_FRAMES
 from demoreel.layouts.v3.writer import write_tasks
 from demoreel.layouts.writing import write_json
@@ -383,7 +384,7 @@ def _drop_video_columns(meta: Path, raw: Mapping[str, Any]) -> None:
     )
     if not gone:
         return
-    for path in sorted((meta / "episodes").glob("*/*.parquet")):
+    for path in listing_files(meta / "episodes"):
         with open_parquet(path, kind=MetadataError) as parquet:
             table = parquet.read()
         kept = [name for name in table.column_names if not name.startswith(gone)]

@@ -41,6 +41,7 @@ from demoreel.hub.records import KnownCommit
 from demoreel.hub.repository import Repository, RepositoryState
 from demoreel.layouts.base import Reader, episode_files
 from demoreel.layouts.detect import open_reader
+from demoreel.layouts.meta import listing_files
 from demoreel.model import DEFAULT_FEATURES
 from demoreel.storage.json_files import read_json, read_json_lines
 from demoreel.storage.parquet import open_parquet
@@ -320,7 +321,7 @@ def _statistics(reader: Reader, keys: Sequence[str]) -> dict[int, Values]:
             }
             found[_number(line.get("episode_index"))] = _values(keys, given)
         return found
-    for path in sorted((reader.meta / "episodes").glob("*/*.parquet")):
+    for path in listing_files(reader.meta / "episodes"):
         with open_parquet(path, kind=MetadataError) as parquet:
             names = {f"stats/{key}/{kind}": (key, kind) for key in keys for kind in _KINDS}
             names = {n: pair for n, pair in names.items() if n in parquet.schema_arrow.names}

@@ -13,7 +13,7 @@ from demoreel.errors import (
     refuse_shortage,
 )
 from demoreel.layouts.base import Reader
-from demoreel.layouts.meta import read_info
+from demoreel.layouts.meta import listing_files, read_info
 from demoreel.layouts.persisted_files import persisted_folders
 from demoreel.model import Info
 from demoreel.model.feature import quoted
@@ -148,7 +148,7 @@ def is_new(root: Path, info: Info) -> bool:
     """Whether the dataset is as a recorder begins it: nothing but an info.json."""
     if info.version != "v3.0" or info.total_episodes or (root / "meta" / "tasks.parquet").exists():
         return False
-    return not any((root / "meta" / "episodes").glob("*/*.parquet"))
+    return not listing_files(root / "meta" / "episodes")
 
 
 def _reader_for(

@@ -181,6 +181,15 @@ def _task_table(path: Path, note: Note) -> TaskList | None:
 # Episodes
 
 
+def listing_files(episodes: Path) -> list[Path]:
+    """Return the tables in a folder ``meta/episodes``, sorted; not what macOS adds (``._*``)."""
+    return sorted(episodes.glob("*/[!.]*.parquet"))
+
+
+PLACE_OF_VIDEO = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+"""The columns that locate an episode's frames of a camera, below ``videos/CAMERA/``."""
+
+
 @dataclass
 class EpisodeList:
     """The episodes as they are listed, in the order of the files.
@@ -222,8 +231,7 @@ def read_episode_tables(
     """
     needed = [*_NUMBERS, "data/chunk_index", "data/file_index"]
     for camera in cameras:
-        fields = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
-        needed += [f"videos/{camera}/{name}" for name in fields]
+        needed += [f"videos/{camera}/{name}" for name in PLACE_OF_VIDEO]
     optional = ["dataset_from_index", "dataset_to_index", *more]
     with ThreadPoolExecutor(8) as pool:  # Arrow reads without the GIL; files may be many
         parts = list(

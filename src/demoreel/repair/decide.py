@@ -269,14 +269,14 @@ class Decision:
         kept: Those that can be kept, in the order of the tables.
         lost: Those that cannot.
         changes: Takes what was wrong with those that are kept.
-        dropped: Rows that belong to no episode, a sentence each.
+        cut: Takes the rows and frames that episodes lose.
         renumbered: Episodes whose number other rows have, with the number that they had.
     """
 
     changes: Changes
     kept: list[Kept] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
+    cut: Changes = field(default_factory=Changes)
     renumbered: dict[int, int] = field(default_factory=dict)
 
 
@@ -320,7 +320,9 @@ def decide(
     if is_v2:
         _refuse_exchanged(spots, rows, videos)
     for run in sorted(chosen, key=lambda run: (run.table, run.first)):
-        _settle(run, spots[run.episode], listed, undecodable, decision)
+        has_task = "task_index" in tables[run.table].numbers
+        _settle(run, spots[run.episode], listed, undecodable, decision, has_task=has_task)
+    _note_frames_without_rows(decision, spots, listed, videos, is_v2=is_v2)
     decision.lost = [_with_number(one, tables, chosen, decision) for one in decision.lost]
     seen = {run.episode for run in chosen}
     seen |= {lost.episode for lost in decision.lost}
@@ -329,6 +331,39 @@ def decide(
             decision.lost.append(Lost(episode, "no table has its rows"))
     decision.lost.sort(key=lambda lost: lost.episode)
     return decision
+
+
+def _note_frames_without_rows(
+    decision: Decision,
+    spots: Mapping[int, Mapping[str, Spot | str]],
+    listed: Usable | None,
+    videos: RepairVideos,
+    *,
+    is_v2: bool,
+) -> None:
+    """Note the frames behind episodes that have fewer rows than frames.
+
+    Of v3, frames that no episode has may lie anywhere in a video; only where the metadata count
+    more rows than there are, they are the episode's.
+    """
+    firsts: dict[tuple[str, Place], list[int]] = {}
+    for own in spots.values():
+        for camera, spot in own.items():
+            if isinstance(spot, Spot):
+                firsts.setdefault((camera, spot.place), []).append(spot.first)
+    for kept in decision.kept:
+        position = _position(listed, kept.episode)
+        counted = int(listed.length[position]) if listed is not None and position >= 0 else 0
+        if kept.length < kept.run.length or not (is_v2 or counted > kept.length):
+            continue
+        spare = 0
+        for camera, spot in kept.spots.items():
+            there = videos.of[camera][spot.place].frames
+            behind = [n for n in firsts[camera, spot.place] if n > spot.first]
+            spare = max(spare, min([there, *behind]) - spot.first - spot.step * kept.length)
+        if spare > 0:
+            said = "{n} frames at the end have no rows, and were left out"
+            decision.cut.add(said, kept.episode, amount=spare)
 
 
 def _refuse_exchanged(
@@ -456,7 +491,8 @@ def _chosen_runs(
         is_other = knows_all and _position(listed, episode) < 0
         if episode < 0 or not whole:
             if is_other:
-                decision.dropped.append(f"{rows} rows of episode {episode}, which is not listed")
+                said = "not listed in the metadata; its {n} rows do not begin with its first"
+                decision.cut.add(said, episode, amount=rows)
             else:
                 decision.lost.append(Lost(episode, f"its {rows} rows do not begin with its first"))
             continue
@@ -467,7 +503,11 @@ def _chosen_runs(
         if is_other and any(run.episode != episode and are_same(run, best) for run in runs):
             orphans += rows
             continue
-        orphans += rows - best.length
+        behind = sum(run.length for run in found if _is_behind(run, best, tables))
+        if behind:
+            said = "{n} rows behind missing ones were left out"
+            decision.cut.add(said, episode, amount=behind)
+        orphans += rows - best.length - behind
         chosen.append(best)
     taken = [*by_episode, *(listed.index.tolist() if listed is not None else ()), -1]
     for number, run in enumerate(more, max(taken) + 1):
@@ -476,6 +516,17 @@ def _chosen_runs(
     if orphans:
         decision.changes.add("{n} rows that no episode needs were left out", amount=orphans)
     return chosen
+
+
+def _is_behind(run: RowRun, best: RowRun, tables: Sequence[FoundTable]) -> bool:
+    """Whether rows are of an episode's end, of which some rows before them are missing."""
+    frame = tables[run.table].numbers.get("frame_index")
+    return (
+        not run.begins
+        and run.table == best.table
+        and frame is not None
+        and int(frame[run.first]) >= best.length
+    )
 
 
 def _differ(are_same: SameRows, run: RowRun, best: RowRun) -> bool:
@@ -508,6 +559,8 @@ def _settle(
     listed: Usable | None,
     undecodable: Mapping[int, str],
     decision: Decision,
+    *,
+    has_task: bool,
 ) -> None:
     episode = run.episode
     missing = {camera: spot for camera, spot in spots.items() if isinstance(spot, str)}
@@ -522,11 +575,13 @@ def _settle(
     length = min([run.length, *(spot.frames for spot in places.values())])
     if length < run.length:
         said = "{n} rows at the end have no images, and were left out"
-        decision.changes.add(said, episode, amount=run.length - length)
+        decision.cut.add(said, episode, amount=run.length - length)
     position = _position(listed, episode)
     if position < 0:
-        said = "not listed in the metadata; added, with the task of its task_index"
-        decision.changes.add(said, episode)
+        said = "not listed in the metadata; added"
+        decision.changes.add(
+            f"{said}, with the task of its task_index" if has_task else said, episode
+        )
     elif listed is not None and int(listed.length[position]) != run.length:
         decision.changes.add("the metadata had another length than the rows", episode)
     decision.kept.append(Kept(episode, run, length, places))

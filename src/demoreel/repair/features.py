@@ -12,14 +12,21 @@ import pyarrow as pa
 
 from demoreel.check.videos import declared_format, is_codec, stored_format
 from demoreel.edit.target_info import said_of_audio
-from demoreel.errors import DemoreelError, MetadataError, TableError, VideoError, refuse_shortage
+from demoreel.errors import (
+    DemoreelError,
+    MetadataError,
+    TableError,
+    VideoError,
+    count,
+    refuse_shortage,
+)
 from demoreel.layouts.columns import read_images
 from demoreel.media.audio import tracks_of
 from demoreel.media.images import open_image
 from demoreel.media.remux import probe
 from demoreel.media.video import open_video
 from demoreel.model import DEFAULT_FEATURES, Feature
-from demoreel.repair.report import Changes
+from demoreel.repair.report import OF_INFO, Changes, examples
 from demoreel.repair.tables import FoundTable
 from demoreel.repair.values import holds_images, holds_texts, is_as_written, numbers_of
 from demoreel.repair.videos import FoundVideo, RepairVideos
@@ -37,12 +44,12 @@ class Settled:
 
     Attributes:
         features: Those that there are data for, as the data are.
-        absent: Declared cameras of which there is no video.
+        absent: Declared cameras of which there are no frames, or not of all tables, and why.
         dropped: Columns with data that are left out, and why.
     """
 
     features: dict[str, Feature] = field(default_factory=dict)
-    absent: list[str] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
 
 
@@ -69,6 +76,7 @@ def settled_features(
     """
     tables = [table for table in tables if table.rows] or list(tables)
     columns = _columns_of_all(tables)
+    names = dict.fromkeys(name for table in tables for name in table.schema.names)
     done = Settled()
     for key, feature in declared.items():
         if key in DEFAULT_FEATURES or key in left_out:
@@ -76,14 +84,16 @@ def settled_features(
         feature = _as_it_lies(feature, columns, videos, changes)
         if feature.is_video:
             if not videos.of.get(key):
-                done.absent.append(key)
+                done.absent[key] = ""
                 continue
             filmed = list(videos.of[key].values())
             feature = _as_filmed(feature, filmed, changes, fps=fps, is_v2=is_v2)
             done.features[key] = _as_heard(feature, filmed, changes)
         elif key in columns:
             done.features[key] = _as_stored(feature, tables, changes)
-        else:
+        elif feature.is_camera:
+            done.absent[key] = _lacking(key, tables) if key in names else ""
+        elif key not in names:
             changes.add("declared in info.json, and without a column: removed", key)
     for key in columns:
         if key in declared or key in DEFAULT_FEATURES or key in left_out:
@@ -101,18 +111,22 @@ def settled_features(
     for camera, files in videos.of.items():
         if camera not in declared and camera not in left_out and files:
             done.features[camera] = _camera(camera, next(iter(files.values())))
-            if declared:
-                changes.add("declared in info.json now", camera)
-    names = dict.fromkeys(name for table in tables for name in table.schema.names)
-    for key in names:
-        if key not in columns and key not in DEFAULT_FEATURES:
-            there = sum(key in table.schema.names for table in tables)
-            done.dropped[key] = f"{there} of {len(tables)} tables have it"
+    known = {*columns, *DEFAULT_FEATURES, *left_out, *done.absent}
+    for key in (name for name in names if name not in known):
+        done.dropped[key] = _lacking(key, tables)
     return done
 
 
+def _lacking(key: str, tables: Sequence[FoundTable]) -> str:
+    """Say which tables do not have a column that others have."""
+    lacking = [table.name for table in tables if key not in table.schema.names]
+    verb = "does" if len(lacking) == 1 else "do"
+    shown = examples(lacking)
+    return f"{len(lacking)} of {count(len(tables), 'table')} {verb} not have it ({shown})"
+
+
 def _info(key: str) -> str:
-    return f"info.json: {key}"
+    return f"{OF_INFO}{key}"
 
 
 def _columns_of_all(tables: Sequence[FoundTable]) -> list[str]:

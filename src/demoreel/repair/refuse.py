@@ -64,13 +64,16 @@ def _own_names(
 
 
 def refuse_absent_cameras(
-    root: Path, cameras: Sequence[str], absent: Sequence[str], damaged: Sequence[tuple[str, str]]
+    root: Path,
+    cameras: Mapping[str, str],
+    absent: Sequence[str],
+    damaged: Sequence[tuple[str, str]],
 ) -> None:
-    """Refuse to repair a dataset without the videos of cameras that it declares.
+    """Refuse to repair a dataset without frames of cameras that it declares.
 
     Args:
         root: The dataset.
-        cameras: The cameras of which no video can be read.
+        cameras: The cameras of which no frame can be read, or not of all tables, and why.
         absent: Files that are not there.
         damaged: Videos that do not open, and why.
     """
@@ -79,6 +82,15 @@ def refuse_absent_cameras(
     named = ",".join(repr(name) for name in cameras)
     option = f"drop_cameras=[{named}] ({' '.join(f'--drop-camera {name}' for name in cameras)})"
     own = [f"{name}: {why}" for name, why in damaged if any(c in name for c in cameras)]
+    partly = {camera: why for camera, why in cameras.items() if why}
+    if partly:
+        raise RepairError(
+            f"Not all tables have the images of {' and '.join(partly)}: "
+            f"{'; '.join(dict.fromkeys(partly.values()))}.",
+            hint=f"restore these tables from a copy, or take them out of the dataset; {option} "
+            "leaves the images out",
+            dataset=root,
+        )
     said = f" {count(len(own), 'video')} cannot be read ({examples(own)})." if own else ""
     next_step = _FETCH if absent else "restore them from a copy"
     raise RepairError(

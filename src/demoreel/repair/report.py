@@ -16,6 +16,9 @@ from demoreel.model import DEFAULT_FEATURES
 from demoreel.model.feature import quoted
 from demoreel.repair.values import form_of
 
+OF_INFO = "info.json: "
+"""How the place of a change begins that is a feature's declaration."""
+
 _SHOWN = 3
 _SINGULAR = {
     "{n} rows": "{n} row",
@@ -26,6 +29,7 @@ _SINGULAR = {
     " are ": " is ",
 }
 _SAID_ELSEWHERE = ("features", "fps")
+_REMOVED_TOO = ("stats-", "files-of-macos")  # by a repair; another command does no more than that
 _OF_DATA = (
     *("column-", "index-", "frame-", "picture-", "rows-", "table-"),
     *("timestamp-", "value-", "video-"),
@@ -81,6 +85,9 @@ def _sentence(what: str, kind: _Kind) -> str:
         return f"{episodes_in_words([int(place.split()[1]) for place in places])}: {said}"
     if len(places) > 1 and all(place.endswith((".parquet", ".mp4")) for place in places):
         return f"{said}, in {len(places)} files ({examples(places)})"
+    of_info = [place.removeprefix(OF_INFO) for place in places]
+    if all(place.startswith(OF_INFO) for place in places):
+        return f"{OF_INFO}{', '.join(of_info)}: {said}"
     return f"{', '.join(places)}: {said}"
 
 
@@ -135,6 +142,8 @@ class Repaired:
             a camera.
         cameras_lost: Cameras that were left out as asked, or, of a dry run, have no video.
         columns_lost: Columns of the tables that no feature can hold, or not of all episodes.
+        frames_lost: Rows without images, images without rows, and rows behind missing ones, which
+            episodes that were kept have lost: a sentence for each kind.
     """
 
     source: Path | str
@@ -151,6 +160,7 @@ class Repaired:
     absent: tuple[str, ...] = ()
     cameras_lost: tuple[str, ...] = ()
     columns_lost: tuple[str, ...] = ()
+    frames_lost: tuple[str, ...] = ()
 
     @property
     def mended(self) -> tuple[str, ...]:
@@ -159,8 +169,14 @@ class Repaired:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all episodes, cameras and columns of the source are in the result."""
-        return not (self.lost or self.cameras_lost or self.columns_lost or self.unreadable)
+        """Whether all episodes, cameras, columns and frames of the source are in the result."""
+        return not (
+            self.lost
+            or self.cameras_lost
+            or self.columns_lost
+            or self.frames_lost
+            or self.unreadable
+        )
 
     @property
     def is_clean(self) -> bool:
@@ -193,6 +209,7 @@ class Repaired:
             "absent": list(self.absent),
             "cameras_lost": list(self.cameras_lost),
             "columns_lost": list(self.columns_lost),
+            "frames_lost": list(self.frames_lost),
             "clean": self.is_clean,
             "before": self.before.to_json(),
             "after": None if self.after is None else self.after.to_json(),
@@ -228,7 +245,7 @@ def note_differences(
         group.code.name
         for group in before.groups()
         if group.code.name not in left
-        and (CODES[group.code.name].command == REPAIR or group.code.name.startswith("stats-"))
+        and (CODES[group.code.name].command == REPAIR or group.code.name.startswith(_REMOVED_TOO))
         and not (is_less and group.code.name.startswith(_OF_DATA))
     ]
     if fixed:

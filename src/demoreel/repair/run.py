@@ -210,7 +210,10 @@ def _checked_target(
     if target is None:
         if dry_run:
             return None
-        raise ArgumentError("Where is the repaired dataset to go?", hint="give a target folder")
+        raise ArgumentError(
+            "Where is the repaired dataset to go?",
+            hint="give a target, or in_place=True (--in-place)",
+        )
     place = Path(os.path.abspath(target))
     refuse_overlap(root, place)
     refuse_existing(place)

@@ -26,8 +26,8 @@ from demoreel.storage.parquet import Forward, Parquet, open_parquet
 from demoreel.storage.parquet_pages import batch_rows
 
 _TABLES = {
-    True: re.compile(r"(?:^|/)(?:chunk-(\d+)/|[^/]+/)?episode_(\d+)\.parquet$"),
-    False: re.compile(r"(?:^|/)(?:chunk-(\d+)/|[^/]+/)?file-(\d+)\.parquet$"),
+    True: re.compile(r"(?:^|/)(?:chunk-(\d+)/|[^/]+/)?episode[-_](\d+)\.parquet$"),
+    False: re.compile(r"(?:^|/)(?:chunk-(\d+)/|[^/]+/)?file[-_](\d+)\.parquet$"),
 }
 """The names of tables; of v2, one for each episode."""
 _NUMBERING = ("episode_index", "index")

@@ -20,7 +20,7 @@ from demoreel.storage.local import LocalFile, open_file
 from demoreel.storage.store import ReadsNow
 
 _CHUNK = re.compile(r"chunk-(\d+)")
-_FILE = {True: re.compile(r"episode_(\d+)\.mp4"), False: re.compile(r"file-(\d+)\.mp4")}
+_FILE = {True: re.compile(r"episode[-_](\d+)\.mp4"), False: re.compile(r"file[-_](\d+)\.mp4")}
 _ROOTS = ("videos", "video")
 
 _SAME_RATE = 0.01

@@ -119,6 +119,9 @@ class Work:
         cameras = {key for key, feature in declared.items() if feature.is_camera}
         named = named_videos(files, cameras, is_v2=self._is_v2)
         cameras |= {camera for camera, _ in named.values()}
+        undeclared = sorted(cameras - declared.keys())
+        if undeclared and info is not None and not self._look.is_lance:
+            self._look = Look(self._root, chosen(None), also=undeclared)
         self._refuse_unknown(cameras)
         cameras -= set(self._drop_cameras)
         self._tables = find_tables(
@@ -236,9 +239,10 @@ class Work:
             self._videos.of = {c: v for c, v in self._videos.of.items() if c not in odd}
             self._features = {k: f for k, f in self._features.items() if k not in odd}
             decision = self._decided()
+        for camera in sorted(self._undeclared & set(self._videos.of)):
+            self._changes.add("declared in info.json now", camera)
         self._changes.extend(decision.changes)
         decision.changes = self._changes
-        self._dropped += decision.dropped
         self._note_moved()
         return decision
 
@@ -344,7 +348,8 @@ class Work:
         written = self._written(new, folder, link=not as_is, report=part_of(report, 0.0, _TABLES))
         as_is = as_is and not self.decision.lost
         _state_unused_frames(folder)
-        if picture_stats and not new.knows_images(() if as_is else written.episodes):
+        own = () if as_is else written.episodes
+        if picture_stats and not new.knows_images(own, written.frames):
             self._take_image_stats(folder, part_of(report, _TABLES, _STATS))
         made = folder
         if not as_is:
@@ -531,6 +536,7 @@ class Work:
             absent=tuple(self._absent) if lost or self._lacking else (),
             cameras_lost=(*self._drop_cameras, *self._lacking),
             columns_lost=self._columns_lost,
+            frames_lost=self.decision.cut.sentences(),
         )
 
 

@@ -13,9 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from demoreel.check.recorded_stats import counts_too_many
 from demoreel.edit.foreign import carry_file, details_in, other_files
 from demoreel.edit.target_info import merged_splits
 from demoreel.errors import TableError, count, refuse_shortage
+from demoreel.layouts.beside import (
+    NOTE,
+    HistogramWriter,
+    histograms_name,
+    noted,
+    read_histograms,
+    write_note,
+)
 from demoreel.layouts.capture_times import CAPTURE_TIMES, agrees, stated_times, write_capture_times
 from demoreel.layouts.columns import arrow_type, read_images, table_schema, to_arrow
 from demoreel.layouts.v3 import writer as v3
@@ -34,7 +43,7 @@ from demoreel.storage.parquet import Forward, open_parquet
 
 _ON_THE_GRID = 1e-3  # of a frame
 _FLOAT_SLACK = 2.0**-23  # timestamps are 32-bit floats
-_NO_TEXT = "task 0"
+_NO_TEXT, _UNKNOWN = "task 0", "unknown task"
 _SAID = {
     "timestamp": "was set to frame_index / fps",
     "frame_index": "was renumbered",
@@ -77,10 +86,19 @@ class RepairSource:
     said: Mapping[int, Sequence[str]]
     counted: int | None
 
-    def knows_images(self, episodes: Collection[int]) -> bool:
-        """Whether there are statistics of all cameras' images, and of these episodes' alone."""
+    def knows_images(self, episodes: Collection[int], frames: int) -> bool:
+        """Whether there are statistics of all cameras' images, and of these episodes' alone.
+
+        Args:
+            episodes: The episodes that need statistics of their own.
+            frames: How many frames are kept: statistics of more are of others, too.
+        """
         if not self.info.cameras:
             return True
+        whole = self.stats or {}
+        counts = [whole[key].get("count") for key in self.info.cameras if key in whole]
+        if any(said is not None and counts_too_many(said, frames) for said in counts):
+            return False
         stats = self.picture_stats
         names = () if stats is None else stats.column_names
         known = set() if stats is None else set(stats.column("episode_index").to_pylist())
@@ -182,7 +200,12 @@ class _Writing:
     def _only_text(self, episode: int) -> str:
         """Return the text of an episode whose rows have no number of a task."""
         own = self._source.said.get(episode) or ()
-        return own[0] if len(own) == 1 else self._source.tasks.get(0) or _NO_TEXT
+        if len(own) == 1:
+            return own[0]
+        every = set(self._source.tasks.values()) - {""}
+        if len(every) == 1:
+            return every.pop()
+        return _UNKNOWN if every else _NO_TEXT
 
     def take_table(self, table: FoundTable, kept: Sequence[Kept]) -> None:
         """Write one table's episodes: as a copy of the file, if it holds them and nothing else."""
@@ -277,7 +300,11 @@ class _Writing:
             return None
         task = default_numbers(part, "task_index")
         if task is None:
-            own = np.full(kept.length, self._distinct.index(self._only_text(kept.episode)))
+            text = self._only_text(kept.episode)
+            own = np.full(kept.length, self._distinct.index(text))
+            if text == _UNKNOWN:
+                said = f"nothing says which of the tasks it is; its task is {_UNKNOWN!r} now"
+                self._changes.add(said, kept.episode)
         else:
             own = np.array([self._number[n] for n in task.tolist()])
         self._note_tasks(kept, own)
@@ -347,6 +374,7 @@ class _Writing:
             self._put_video(folder, camera, chunk, file, source.videos.of[camera][place])
         facts, checks = split_checks(self._facts.table())
         self._keep_times(folder, checks)
+        self._keep_histograms(folder)
         table = v3.episode_rows(self._rows).drop_columns("tasks")
         for name in facts.column_names:
             table = table.append_column(name, facts.column(name))
@@ -358,6 +386,7 @@ class _Writing:
         for key in source.info.cameras:
             if source.stats is not None and key in source.stats:
                 stats[key] = source.stats[key]
+        stats = {key: stats[key] for key in self._features if key in stats}
         tasks = {text: number for number, text in enumerate(self._distinct)}
         info = replace(
             source.info,
@@ -367,6 +396,7 @@ class _Writing:
             splits=_splits(source, self.written.episodes, self.written.dropped),
         )
         v3.write_metadata(meta, info, table, tasks, details=details_in(source.meta), stats=stats)
+        self._keep_note(meta)
         is_whole = self._is_whole and not self.written.lost
         for name in other_files(source.meta):
             carry_file(
@@ -384,6 +414,22 @@ class _Writing:
             if agrees(stated, checks[at]):
                 found.append(replace(stated, episode=at, checks=checks[at]))
         write_capture_times(folder / CAPTURE_TIMES.path(FilePlace(0, 0)), found)
+
+    def _keep_histograms(self, folder: Path) -> None:
+        """Keep the histograms of episodes that are whole; readers compare them with statistics."""
+        number = {episode: at for at, episode in enumerate(self.written.episodes)}
+        with HistogramWriter(folder / histograms_name(FilePlace(0, 0))) as writer:
+            for one in read_histograms(self._source.meta):
+                at = number.get(one.episode)
+                if at is not None and one.frames == self._rows[at]["length"]:
+                    writer.add(replace(one, episode=at))
+
+    def _keep_note(self, meta: Path) -> None:
+        """Say which statistics are exact, where the source says it: those of numbers are."""
+        known = noted(self._source.meta)
+        if known is not None:
+            cameras = {key: known.get(key, ()) for key in self._source.info.cameras}
+            write_note(meta / NOTE, cameras, stats=meta / "stats.json")
 
     def _put_video(
         self, folder: Path, camera: str, chunk: int, file: int, video: FoundVideo

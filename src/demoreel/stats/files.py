@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from demoreel.errors import MetadataError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.beside import Approximate, noted
+from demoreel.layouts.meta import listing_files
 from demoreel.layouts.writing import write_json
 from demoreel.model import Stats, stats_from_json, stats_to_json
 from demoreel.stats.inherited import inherited_from
@@ -88,7 +89,7 @@ def quiet_stats(reader: Reader) -> Stats | None:
 
 
 def _tables(reader: Reader) -> list[Path]:
-    return sorted((reader.meta / "episodes").glob("*/*.parquet"))
+    return listing_files(reader.meta / "episodes")
 
 
 def write_episode_columns(reader: Reader, new: New, columns: Mapping[str, pa.Array]) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from demoreel.errors import refuse_shortage
 from demoreel.layouts.base import Reader
-from demoreel.layouts.meta import read_episode_columns
+from demoreel.layouts.meta import listing_files, read_episode_columns
 from demoreel.model import stats_from_json
 from demoreel.model.problems import Note, ignore, refuse
 from demoreel.model.stats import MERGED, QUANTILES
@@ -92,7 +92,7 @@ def _episode_tables(meta: Path, is_wanted: Callable[[str], bool], note: Note) ->
     """Return ``episode_index`` and the wanted columns of each file of ``meta/episodes``."""
     found = (
         read_episode_columns(path, lambda n: n == "episode_index" or is_wanted(n), note)
-        for path in sorted((meta / "episodes").glob("*/*.parquet"))
+        for path in listing_files(meta / "episodes")
     )
     return [part for part in found if part is not None and "episode_index" in part.column_names]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from demoreel.errors import MissingExtraError, OutOfRangeError, UnknownKeyError, nearest
 from demoreel.layouts.base import Reader
-from demoreel.layouts.meta import read_episode_columns
+from demoreel.layouts.meta import listing_files, read_episode_columns
 from demoreel.layouts.v3.reader import V3Metadata
 from demoreel.storage.arrow import as_numpy, from_numpy
 from demoreel.storage.commit.consistent import consistent_read
@@ -207,7 +207,7 @@ def _other_columns(reader: Reader) -> dict[str, pa.ChunkedArray]:
     def read() -> list[pa.Table]:
         found = (
             read_episode_columns(path, is_wanted)
-            for path in sorted((reader.meta / "episodes").glob("*/*.parquet"))
+            for path in listing_files(reader.meta / "episodes")
         )
         return [part for part in found if part is not None]
 

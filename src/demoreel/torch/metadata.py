@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from demoreel.errors import ArgumentError, MetadataError, MissingExtraError, OutOfRangeError
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
-from demoreel.layouts.meta import read_info, read_tasks
+from demoreel.layouts.meta import listing_files, read_info, read_tasks
 from demoreel.layouts.persisted_files import persisted_folders
 from demoreel.model import Info, Stats, Tasks
 from demoreel.model.feature import LANGUAGE_KEYS
@@ -189,7 +189,7 @@ class LeRobotDatasetMetadata:
         meta = self.root / "meta"
         if not (self._folder.grows and (meta / "info.json").is_file()):
             return None
-        if (meta / "episodes.jsonl").exists() or any((meta / "episodes").glob("*/*.parquet")):
+        if (meta / "episodes.jsonl").exists() or listing_files(meta / "episodes"):
             return None
         if persisted_folders(self.root):
             return None

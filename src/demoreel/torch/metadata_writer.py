@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from demoreel.errors import ArgumentError, TargetExistsError
 from demoreel.layouts.appending import only_writer
-from demoreel.layouts.meta import read_tasks
+from demoreel.layouts.meta import listing_files, read_tasks
 from demoreel.layouts.v3.files import FilePlace, files_of
 from demoreel.layouts.v3.writer import stat_columns, write_tasks
 from demoreel.layouts.writing import write_json
@@ -128,7 +128,7 @@ class MetadataWriter:
         self._meta = meta
         self._rows: list[dict[str, Any]] = []
         _, _, self._files = files_of(Info.from_json(meta.info.to_dict(), where=str(meta.root)))
-        episodes = sorted((meta.root / "meta" / "episodes").glob("*/*.parquet"))
+        episodes = listing_files(meta.root / "meta" / "episodes")
         if episodes:
             self._files.upcoming = self._files.after(_place_of(episodes[-1]))
 

@@ -31,14 +31,19 @@ def recorded_root(repo_id: str) -> Path:
     from demoreel.hub.snapshot import lerobot_home
 
     parts = Path(repo_id).parts
-    if not parts or Path(repo_id).is_absolute() or ".." in parts:
+    if not parts or Path(repo_id).is_absolute() or ".." in parts or repo_id.startswith("."):
         is_folder = Path(repo_id).is_absolute() or Path(repo_id).is_dir()
-        name = "/".join(parts[-2:]).lstrip("/") or "me/my_task"
         raise ArgumentError(
             f"{repo_id!r} is not a repo_id such as 'me/my_task'.",
-            hint=f"a folder is given as root=: ({name!r}, root={repo_id!r})" if is_folder else None,
+            hint=_as_root(repo_id) if is_folder else None,
         )
     return lerobot_home() / repo_id
+
+
+def _as_root(folder: str) -> str:
+    """Return the hint for a folder that was given as a repo_id."""
+    name = "/".join(p for p in Path(folder).parts[-2:] if p != "..").lstrip("/") or "me/my_task"
+    return f"a folder is given as root=: ({name!r}, root={folder!r})"
 
 
 def is_dataset(folder: Path) -> bool:
@@ -104,7 +109,12 @@ def _recorded_or_cached(
     from demoreel.hub.snapshot import cached_dataset
 
     with _bar(repo_id) as show:
-        return cached_dataset(repo_id, revision, token=token, fresh=sync, report=show)
+        try:
+            return cached_dataset(repo_id, revision, token=token, fresh=sync, report=show)
+        except (ArgumentError, DatasetNotFoundError) as error:
+            if not is_dataset(Path(repo_id)):
+                raise
+            raise type(error)(error.what, hint=_as_root(repo_id), **error.where) from error
 
 
 def update_pulled(repo_id: str, root: Path, revision: str | None, token: Token = None) -> None:

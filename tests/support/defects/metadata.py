@@ -518,6 +518,12 @@ def images_left_over(root: Path) -> None:
     (folder / "frame_000000.png").write_bytes(b"\x89PNG")
 
 
+@defect("files-of-macos")
+def copied_from_a_mac(root: Path) -> None:
+    for path in [path for path in root.rglob("*") if path.is_file()]:
+        (path.parent / f"._{path.name}").write_bytes(b"\0\5\26\7" + bytes(60))
+
+
 @defect("range-gap", "range-length")
 def ranges_scrambled(root: Path) -> None:
     """As an old converter wrote them: every range is that of another episode."""

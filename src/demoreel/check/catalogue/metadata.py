@@ -404,6 +404,12 @@ METADATA = (
         "the target may not be meant for others.",
         is_cosmetic=True,
     ),
+    warning(
+        "files-of-macos",
+        "macOS has put files of its own among the tables",
+        "demoreel passes over them; lerobot takes them for tables, and stops.",
+        "find {dataset} -name '._*' -delete",
+    ),
     hint(
         "files-left-over",
         "The folder has files that are not part of a dataset",

@@ -85,7 +85,8 @@ def lance_layout(cutlist: CutList, reader: Reader) -> Layout:
         raise ArgumentError(
             f"A dataset in the layout {reader.layout} cannot be edited in place: it has no "
             "versions to go back to.",
-            hint="write a new dataset, or convert this one: demoreel convert --to lance-video",
+            hint="write a new dataset, or convert this one: "
+            f"demoreel convert {reader.root} TARGET --to lance-video",
             dataset=reader.root,
         )
     wanted, newest = cutlist.sources[0].version, newest_version(reader.root / reader.data_file(0))

@@ -18,6 +18,7 @@ from demoreel.layouts.appending import no_room_is_an_error, only_writer
 from demoreel.layouts.base import Reader
 from demoreel.layouts.beside import NOTE, approximate_stats, write_note
 from demoreel.layouts.detect import open_reader
+from demoreel.layouts.meta import listing_files
 from demoreel.layouts.v3.writer import write_tasks
 from demoreel.layouts.writing import TableWriter, write_json
 from demoreel.model import Stats
@@ -142,7 +143,7 @@ class _Retasking:
         ]
         columns: dict[str, pa.Array] = {"tasks": pa.array(texts, pa.list_(pa.string()))}
         before = quiet_stats(reader)
-        path = sorted((reader.meta / "episodes").glob("*/*.parquet"))[0]
+        path = listing_files(reader.meta / "episodes")[0]
         with open_parquet(path, kind=MetadataError) as parquet:
             names = [n for n in parquet.schema_arrow.names if n.startswith("stats/task_index/")]
         own = [_stats(np.concatenate(self._rows[episode.index])) for episode in episodes]

@@ -193,7 +193,7 @@ def _rows_table(path: PathLike) -> tuple[Path, Path]:
     if not isinstance(reader, LanceReader):
         raise ArgumentError(
             f"This dataset's layout is {reader.layout}; only Lance datasets have versions.",
-            hint="demoreel convert --to lance-video makes one of it",
+            hint=f"demoreel convert {reader.root} TARGET --to lance-video makes one of it",
             dataset=reader.root,
         )
     return reader.root, reader.root / reader.data_file(0)

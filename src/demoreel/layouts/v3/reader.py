@@ -26,6 +26,7 @@ from demoreel.layouts.columns import as_counts
 from demoreel.layouts.file_reader import FileReader
 from demoreel.layouts.meta import (
     EpisodeList,
+    listing_files,
     no_episodes,
     read_episode_tables,
     read_stats,
@@ -133,7 +134,7 @@ class EpisodeTable:
     ) -> None:
         self._root = root
         self._folder = (meta or root / "meta") / "episodes"
-        self._paths = sorted(self._folder.glob("*/*.parquet"))
+        self._paths = listing_files(self._folder)
         if not self._paths:
             refuse(no_episodes(self._folder))
         names = [path.relative_to(self._folder).as_posix() for path in self._paths]
@@ -164,7 +165,7 @@ class EpisodeTable:
         names = ("episode_index", "length")
 
         def read() -> EpisodeList:
-            paths = sorted(self._folder.glob("*/*.parquet"))
+            paths = listing_files(self._folder)
             files = [path.relative_to(self._folder).as_posix() for path in paths]
             return read_episode_tables(self._folder, files, (), more=("tasks",))
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from demoreel.errors import MetadataError
-from demoreel.layouts.meta import read_info, read_stats, read_tasks
+from demoreel.layouts.meta import listing_files, read_info, read_stats, read_tasks
 from demoreel.layouts.v3.files import FilePlace, FileRun, Files, files_of
 from demoreel.layouts.v3.reader import PLACES, EpisodeTable
 from demoreel.model import Info, Stats
@@ -60,7 +60,7 @@ def read_book(root: Path) -> Book:
     info_path = root / "meta" / "info.json"
     info = read_info(info_path)
     book = Book(info, *files_of(info))
-    paths = sorted((root / "meta" / "episodes").glob("*/*.parquet"))
+    paths = listing_files(root / "meta" / "episodes")
     if not paths:
         if info.total_episodes:
             raise _cannot_follow(root, "meta/episodes is empty, and info.json names episodes")
@@ -181,7 +181,7 @@ def _refuse_orphans(root: Path, book: Book, table: EpisodeTable) -> None:
     chunks, numbers = table.column("data/chunk_index"), table.column("data/file_index")
     pairs = set(zip(chunks.tolist(), numbers.tolist(), strict=True))
     named = {book.tables.name_of(FilePlace(*pair)) for pair in pairs}
-    there = {path.relative_to(root).as_posix() for path in (root / "data").glob("*/*.parquet")}
+    there = {path.relative_to(root).as_posix() for path in (root / "data").glob("*/[!.]*.parquet")}
     for name in sorted(there - named):
         raise _cannot_follow(root, f"no episode names the table {name}")
 
