@@ -507,6 +507,26 @@ def test_videos_in_another_codec(dataset, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("vcodec", "fast", "options", "noted"),
+    [
+        ("h264", 0, {"tune": "film", "profile:v": "high", "bf": 2}, {"tune": "film"}),
+        ("libsvtav1", 1, {"svtav1-params": "tune=0"}, {"svtav1-params": "tune=0:fast-decode=1"}),
+        ("hevc", 1, {}, {"tune": "fastdecode"}),
+    ],
+)
+def test_options_of_the_encoder(dataset, tmp_path, vcodec, fast, options, noted):
+    encoder = LikeLeRobots()
+    encoder.vcodec, encoder.preset = vcodec, None
+    encoder.fast_decode, encoder.extra_options = fast, options
+    made = reencode_dataset(dataset, encoder, output_dir=tmp_path / "out")
+    info = made.features[CAMERA]["info"]
+    assert info["video.extra_options"].items() >= noted.items()
+    assert info["video.fast_decode"] == fast
+    assert frames_of(made) == frames_of(dataset)
+    assert (made[9][CAMERA] - dataset[9][CAMERA]).abs().mean() < 0.05
+
+
+@pytest.mark.parametrize(
     "encoders",
     [{}, {"rgb_encoder": "nothing"}, {"depth_encoder": LikeLeRobots()}],
 )

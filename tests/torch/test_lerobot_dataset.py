@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 import numpy as np
@@ -179,6 +180,14 @@ def test_pickles_small(root):
     data = pickle.dumps(ds)
     assert len(data) < 3000
     assert pickle.loads(data)[5]["action"].tolist() == ds[5]["action"].tolist()
+
+
+def test_a_copy_says_what_a_script_has_changed(root):
+    ds = LeRobotDataset("me/made", root=root)
+    ds.meta.stats["action"]["mean"] = torch.full((6,), 7.0)
+    for other in (copy.copy(ds), copy.deepcopy(ds), pickle.loads(pickle.dumps(ds))):
+        assert other.meta.stats["action"]["mean"].tolist() == [7.0] * 6
+        assert other[5]["index"] == 5
 
 
 def test_numbers_have_lerobots_dtypes(tmp_path):

@@ -187,6 +187,16 @@ def test_what_videos_are(path):
         read.update_video_info("nothing")
 
 
+def test_cameras_without_videos_have_no_file(read, tmp_path):
+    made = make_dataset(
+        tmp_path / "images", episodes=[3], cameras=0, image_cameras={"observation.image": (16, 16)}
+    )
+    images = LeRobotDatasetMetadata("me/images", made)
+    for meta, camera in ((images, images.image_keys[0]), (read, "action"), (read, "no camera")):
+        with pytest.raises(KeyError, match="no videos"):
+            meta.get_video_file_path(0, camera)
+
+
 def test_subtasks(path, tmp_path):
     root = shutil.copytree(path, tmp_path / "ds")
     frame = pd.DataFrame({"subtask_index": [0, 1]}, index=pd.Index(["reach", "grasp"]))

@@ -8,6 +8,7 @@ import pickle
 import signal
 from types import SimpleNamespace
 
+import av
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader
@@ -144,6 +145,61 @@ def test_fast_decode_is_an_option_of_the_encoder(tmp_path, vcodec, level, given,
     ds.finalize()
     said = ds.features[FRONT]["info"]
     assert (said["video.fast_decode"], said["video.extra_options"]) == (level, options)
+    assert read_stamp(ds[0][FRONT]) == Stamp(0, 0)
+
+
+def test_options_under_the_names_of_lerobots_example(tmp_path):
+    given = {"tune": "film", "profile:v": "high", "bf": 2}  # as in the help of lerobot-record
+    encoder = SimpleNamespace(vcodec="h264", g=6, preset="fast", extra_options=given)
+    ds = LeRobotDataset.create("me/task", 30, FEATURES, root=tmp_path / "ds", rgb_encoder=encoder)
+    for number in range(6):
+        ds.add_frame(frame(0, number))
+    ds.save_episode()
+    ds.finalize()
+    said = ds.features[FRONT]["info"]["video.extra_options"]
+    assert said == {"tune": "film", "profile": "high"}
+    with av.open(tmp_path / "ds" / ds.meta.get_video_file_path(0, FRONT)) as video:
+        stream = video.streams.video[0]
+        assert (stream.profile, stream.codec_context.has_b_frames) == ("High", True)
+    assert [read_stamp(item[FRONT]) for item in ds[:6]] == [Stamp(0, n) for n in range(6)]
+    encoder.extra_options = {"bf": "many"}
+    with pytest.raises(ArgumentError, match="b_frames"):
+        LeRobotDataset.create("me/no", 30, FEATURES, root=tmp_path / "no", rgb_encoder=encoder)
+    assert not (tmp_path / "no").exists()
+
+
+def test_features_that_a_script_changes_before_the_first_frame(tmp_path):
+    """As lerobot's script that crops a dataset does."""
+    ds = LeRobotDataset.create(
+        "me/task", 30, FEATURES, root=tmp_path / "ds", robot_type="so101", vcodec="h264"
+    )
+    meta = ds.meta
+    meta.update_chunk_settings(chunks_size=7)
+    meta.tools = [{"type": "function", "function": {"name": "say"}}]
+    meta.info.features[FRONT]["shape"] = (3, 32, 32)
+    image = np.full((3, 32, 32), 90, np.uint8)
+    for _ in range(2):
+        ds.add_frame({**frame(0, 1), FRONT: image})
+    ds.save_episode()
+    ds.finalize()
+    assert (ds.meta, meta.chunks_size, meta.robot_type) == (meta, 7, "so101")
+    assert meta.tools[0]["function"]["name"] == "say"
+    made = LeRobotDataset("me/task", root=tmp_path / "ds")
+    assert made[1][FRONT].shape == (3, 32, 32) == made.features[FRONT]["shape"]
+    info = made.features[FRONT]["info"]
+    assert (info["video.height"], info["video.codec"]) == (32, "h264")
+
+
+def test_features_that_cannot_be_are_refused_with_the_first_frame(tmp_path):
+    ds = LeRobotDataset.create("me/task", 30, FEATURES, root=tmp_path / "ds", vcodec="h264")
+    shape = ds.features[FRONT]["shape"]
+    ds.features[FRONT]["shape"] = (48, 64, 5)
+    with pytest.raises(ArgumentError, match="5 channels"):
+        ds.add_frame(frame(0, 0))
+    ds.features[FRONT]["shape"] = shape
+    ds.add_frame(frame(0, 0))
+    ds.save_episode()
+    ds.finalize()
     assert read_stamp(ds[0][FRONT]) == Stamp(0, 0)
 
 
@@ -352,17 +408,18 @@ def test_the_reader_has_lerobots_names(tmp_path):
     ds = LeRobotDataset("me/task", root=tmp_path / "ds", episodes=[0, 2])
     reader = ds.reader
     assert (reader.num_frames, reader.num_episodes, reader.delta_indices) == (8, 2, None)
-    assert [str(path) for path in reader.get_episodes_file_paths()] == [
-        "data/chunk-000/file-000.parquet"
-    ]
+    assert reader.get_episodes_file_paths() == ["data/chunk-000/file-000.parquet"]
     assert reader.get_item(3)["index"] == 7
     assert dict(reader.absolute_to_relative_idx) == dict(ds.absolute_to_relative_idx)
     assert ds.absolute_to_relative_idx[7] == 3
     ds.delta_timestamps = {"state": [-0.1, 0.0]}
     assert ds.reader.delta_indices == {"state": [-1, 0]}
     assert ds.reader.get_item(3)["state"].shape == (2, 2)
-    copied = pickle.loads(pickle.dumps(ds))
-    assert copied.reader.get_item(3)["index"] == 7
+    for other in (pickle.loads(pickle.dumps(ds)), copy.copy(ds)):
+        other.set_image_transforms(len)
+        assert other.reader.get_item(3)["index"] == 7
+        del other
+        assert (ds.reader.get_item(3)["index"], ds.image_transforms) == (7, None)
 
 
 def test_metadata_have_an_episode_that_waits_for_its_encoder(tmp_path, monkeypatch):

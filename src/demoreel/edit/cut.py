@@ -514,10 +514,11 @@ class Cut:
                 begun; the source's by default) and ``chunks_size`` (files in a chunk folder);
                 ``exact`` (clips carry no packets but their own: the frames before a clip's first
                 keyframe are encoded); ``fps`` (another frame rate); ``vcodec`` with ``crf``,
-                ``gop``, ``preset`` and ``pix_fmt`` (encode all ``cameras``, or those named);
+                ``gop``, ``preset``, ``pix_fmt``, ``b_frames`` and ``encoder_options`` (encode all
+                ``cameras``, or those named);
                 ``images="video"`` (make videos of images in tables); ``recompute_stats``
                 (decode images whose statistics would be approximate); ``drop_audio`` (leave the
-                audio of videos out, which is copied otherwise). See ``edit.target_info.Form``.
+                audio of videos out, which is copied otherwise). See ``edit.form.Form``.
 
         Returns:
             What was written; its ``dropped`` says what the sources hold and the result does not.

@@ -46,6 +46,8 @@ class Form:
         gop: Frames from keyframe to keyframe.
         preset: The encoder's own speed.
         pix_fmt: The pixel format.
+        b_frames: Most B-frames in a row.
+        encoder_options: More options of the encoder, from the list that ``VideoSettings`` has.
         image_size: Height and width that encoded cameras are scaled to; None keeps theirs.
         cameras: The cameras to encode; None is all but depth.
         images: ``video`` makes videos of cameras whose images lie in the tables.
@@ -75,6 +77,8 @@ class Form:
     gop: int | None = None
     preset: int | str | None = None
     pix_fmt: str | None = None
+    b_frames: int | None = None
+    encoder_options: Mapping[str, str] | None = None
     image_size: tuple[int, int] | None = None
     cameras: Sequence[str] | None = None
     images: Images = "keep"
@@ -135,6 +139,8 @@ class FormOptions(TypedDict, total=False):
     gop: int | None
     preset: int | str | None
     pix_fmt: str | None
+    b_frames: int | None
+    encoder_options: Mapping[str, str] | None
     image_size: tuple[int, int] | None
     cameras: Sequence[str] | None
     images: Images
@@ -166,6 +172,8 @@ def settings_of(form: Form) -> VideoSettings | None:
         "gop": form.gop,
         "preset": form.preset,
         "pix_fmt": form.pix_fmt,
+        "b_frames": form.b_frames,
+        "options": form.encoder_options,
     }
     given = {name: value for name, value in details.items() if value is not None}
     if form.vcodec is None:

@@ -631,7 +631,8 @@ def _as_numbers(indices: Iterable[int] | np.ndarray) -> np.ndarray:
     if array.size == 0:
         raise ArgumentError("A batch of no frames was asked for.")
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ArgumentError(f"Frame numbers must be integers, not {array.dtype}.")
+        what = array.dtype if array.ndim == 1 else f"an array of the shape {array.shape}"
+        raise ArgumentError(f"Frame numbers must be integers in one list, not {what}.")
     return array.astype(np.int64)
 
 

@@ -326,13 +326,18 @@ class LeRobotDataset(RecordingDataset, LooksLikeLeRobot, torch.utils.data.Datase
             )
         state = {**self.__dict__, "_ring_of_process": (None, None)}
         if "reader" in state:
-            del state["meta"]  # every process reads the metadata itself
+            # Every process reads the metadata itself, except for what a script may have changed.
+            state["_said"] = state.pop("meta").said
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        said = state.pop("_said", None)
         self.__dict__.update(state)
         if "reader" in state:
+            if self.reader.has_owner:  # copy.copy() hands out the same object
+                self.reader = self.reader.changed()
             self._describe()
+            self.meta.say(said or {})
 
     @property
     def fps(self) -> float:

@@ -48,6 +48,7 @@ from demoreel.torch.editing import (
     target_of,
     written,
 )
+from demoreel.torch.encoders import settings_of
 
 log = logging.getLogger(__name__)
 
@@ -236,20 +237,16 @@ def _form(encoder: Encoder) -> FormOptions:
     """Return lerobot's encoder settings, ours, or a codec's name as a cut takes them."""
     if encoder is None or isinstance(encoder, str):
         return FormOptions(vcodec=encoder or _CODEC)
-    ours = isinstance(encoder, VideoSettings)
-    name = (encoder.encoder or encoder.codec) if ours else str(getattr(encoder, "vcodec", _CODEC))
-    options = getattr(encoder, "options" if ours else "extra_options", None)
-    if getattr(encoder, "fast_decode", 0):
-        options = {**(options or {}), "fast_decode": encoder.fast_decode}
-    if options:
-        raise ArgumentError(f"The encoder's own options cannot be passed on: {dict(options)}.")
-    crf = getattr(encoder, "crf", None)
+    settings = encoder if isinstance(encoder, VideoSettings) else settings_of(encoder, auto=_CODEC)
+    assert settings is not None
     return FormOptions(
-        vcodec=_CODEC if name == "auto" else name,
-        gop=getattr(encoder, "gop" if ours else "g", None),
-        crf=None if crf is None else round(crf),
-        preset=getattr(encoder, "preset", None),
-        pix_fmt=getattr(encoder, "pix_fmt", None),
+        vcodec=settings.encoder or settings.codec,
+        gop=settings.gop,
+        crf=settings.crf,
+        preset=settings.preset,
+        pix_fmt=settings.pix_fmt,
+        b_frames=settings.b_frames,
+        encoder_options=settings.options,
     )
 
 

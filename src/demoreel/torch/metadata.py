@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from demoreel.errors import ArgumentError, MetadataError, MissingExtraError, OutOfRangeError
+from demoreel.errors import (
+    ArgumentError,
+    MetadataError,
+    MissingExtraError,
+    OutOfRangeError,
+    UnknownKeyError,
+)
 from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.meta import listing_files, read_info, read_tasks
@@ -19,7 +25,7 @@ from demoreel.storage.folder import DatasetFolder, dataset_folder
 from demoreel.storage.parquet import open_parquet
 from demoreel.torch.episodes import EpisodesView
 from demoreel.torch.info import DEFAULT_TOOLS, InfoView
-from demoreel.torch.place import metadata_root, remote_uri
+from demoreel.torch.place import metadata_root, place_of_type, remote_uri
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -228,6 +234,16 @@ class LeRobotDatasetMetadata:
         self._values.update(kept)
 
     @property
+    def said(self) -> dict[str, Any]:
+        """What was asked of this object and can be changed in place; ``say`` takes it."""
+        values = self._now()
+        return {name: values[name] for name in ("info", "stats", "tasks") if name in values}
+
+    def say(self, said: Mapping[str, Any]) -> None:
+        """Say what another object says, which a script may have changed."""
+        self._now().update(said)
+
+    @property
     def info(self) -> InfoView:
         """``info.json``, readable as attributes and as a dict."""
         found: InfoView = self._value("info", self._info)
@@ -388,8 +404,15 @@ class LeRobotDatasetMetadata:
 
         Raises:
             OutOfRangeError: There is no such episode.
+            UnknownKeyError: The camera's frames do not lie in videos, or there is no such camera.
         """
         reader = self._read_episode(ep_index)
+        if vid_key not in self.video_keys or reader.in_tables(vid_key):
+            raise UnknownKeyError(
+                f"{vid_key!r} has no videos.",
+                hint=f"the cameras stored as video are {', '.join(self.video_keys) or 'none'}",
+                dataset=self.root,
+            )
         return Path(reader.video_file(reader.episodes.position_of(ep_index), vid_key))
 
     def _read_episode(self, number: int) -> Reader:
@@ -649,15 +672,6 @@ class LeRobotDatasetMetadata:
             f"total_episodes={self.total_episodes}, total_frames={self.total_frames}, "
             f"features={list(self.features)})"
         )
-
-
-def place_of_type(
-    repo_id: str, root: str | os.PathLike[str] | None, repo_type: str
-) -> str | os.PathLike[str] | None:
-    """Return ``root``, or where a repository of this type lies if that is no dataset's."""
-    if repo_type not in ("dataset", "bucket"):
-        raise ArgumentError(f"repo_type must be 'dataset' or 'bucket', got {repo_type!r}.")
-    return f"hf://buckets/{repo_id}" if repo_type == "bucket" and root is None else root
 
 
 def _progress(recorder: Recorder) -> tuple[Any, ...]:

@@ -312,3 +312,12 @@ def remote_uri(
             hint="leave one of them out",
         )
     return f"hf://datasets/{repo_id}" + (f"@{revision}" if revision else "")
+
+
+def place_of_type(
+    repo_id: str, root: str | os.PathLike[str] | None, repo_type: str
+) -> str | os.PathLike[str] | None:
+    """Return ``root``, or where a repository of this type lies if that is no dataset's."""
+    if repo_type not in ("dataset", "bucket"):
+        raise ArgumentError(f"repo_type must be 'dataset' or 'bucket', got {repo_type!r}.")
+    return f"hf://buckets/{repo_id}" if repo_type == "bucket" and root is None else root

@@ -8,7 +8,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +37,11 @@ class ItemReader(Dataset):
     """
 
     _owner: Callable[[], _Owner | None] = staticmethod(lambda: None)
+
+    @property
+    def has_owner(self) -> bool:
+        """Whether it hands on to a dataset that lives."""
+        return self._owner() is not None
 
     def belong_to(self, owner: _Owner) -> None:
         """Hand ``get_item`` and transforms on to this dataset, which lives as long."""
@@ -74,11 +78,11 @@ class ItemReader(Dataset):
 
     _absolute_to_relative_idx = absolute_to_relative_idx  # scripts of lerobot's look here
 
-    def get_episodes_file_paths(self) -> list[Path]:
+    def get_episodes_file_paths(self) -> list[str]:
         """Return the tables and videos of the chosen episodes, relative to the root."""
         places = [self.reader.episodes.position_of(int(n)) for n in self.episodes.episode_index]
         cameras = self.reader.info.video_keys
-        return [Path(name) for name in episode_files(self.reader, places, cameras=cameras)]
+        return episode_files(self.reader, places, cameras=cameras)
 
     def get_item(self, idx: int) -> dict[str, Any]:
         """Return an item of the ``LeRobotDataset`` that this reads for."""

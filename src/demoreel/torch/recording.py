@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from demoreel.errors import ArgumentError, ReadOnlyError
+from demoreel.torch.info import InfoView
 from demoreel.torch.metadata import LeRobotDatasetMetadata
 from demoreel.torch.place import fetch_to_record, recorded_root
 from demoreel.torch.reader import ItemReader
 
 if TYPE_CHECKING:
     from demoreel.hub.plan import PushReport
-    from demoreel.media.settings import VideoSettings
     from demoreel.record import EpisodeReport, Recorder
     from demoreel.torch.dataset import LeRobotDataset
     from demoreel.torch.writer import RecordingWriter
@@ -31,6 +32,7 @@ class RecordingDataset:
 
     _recorder: Recorder | None = None
     _encoding: tuple[Any, ...] | None = None
+    _begin: Callable[..., Recorder] | None = None  # until the first frame
     repo_id: str
     root: Path
     meta: LeRobotDatasetMetadata
@@ -72,6 +74,9 @@ class RecordingDataset:
         ``streaming_encoding`` and ``encoder_queue_maxsize`` are taken for compatibility and change
         nothing.
 
+        Until the first frame is added, ``meta.features`` may be changed in place, as lerobot's
+        scripts do (``ds.meta.info.features[key]["shape"] = ...``): the dataset then begins anew.
+
         Args:
             repo_id: ``me/my_task``; names the folder under ``HF_LEROBOT_HOME`` if ``root`` is None.
             fps: Frames per second.
@@ -107,27 +112,31 @@ class RecordingDataset:
             ArgumentError: A feature cannot be recorded.
         """
         from demoreel.record import create as begin_dataset
+        from demoreel.torch.encoders import settings_of
 
         folder = recorded_root(repo_id) if root is None else Path(root)
         sizes: dict[str, Any] = {
             "video_files_size_in_mb": video_files_size_in_mb,
             "data_files_size_in_mb": data_files_size_in_mb,
         }
-        recorder = begin_dataset(
+        begin = partial(
+            begin_dataset,
             folder,
             fps=fps,
-            features=_declared(features, use_videos, depth_encoder),
             robot_type=robot_type,
             layout=layout,
             vcodec=vcodec,
-            video=_settings(rgb_encoder),
-            depth_video=_settings(depth_encoder),
+            video=settings_of(rgb_encoder),
+            depth_video=settings_of(depth_encoder),
             capture_times=capture_times,
             on_behind=on_behind,
             encoder_threads=encoder_threads,
             **{name: size for name, size in sizes.items() if size is not None},
         )
-        return cls._recording(repo_id, folder, recorder, tolerance_s)
+        recorder = begin(features=_declared(features, use_videos, depth_encoder))
+        made = cls._recording(repo_id, folder, recorder, tolerance_s)
+        made._begin = begin if layout == "v3.0" else None
+        return made
 
     @classmethod
     def resume(
@@ -173,6 +182,7 @@ class RecordingDataset:
             DatasetNotFoundError: There is no dataset.
         """
         from demoreel.record import resume as go_on
+        from demoreel.torch.encoders import settings_of
 
         if root is None:
             raise ArgumentError(
@@ -184,8 +194,8 @@ class RecordingDataset:
         _refuse_other_range(folder, _depth_range(depth_encoder))
         recorder = go_on(
             folder,
-            video=_settings(rgb_encoder),
-            depth_video=_settings(depth_encoder),
+            video=settings_of(rgb_encoder),
+            depth_video=settings_of(depth_encoder),
             encoder_threads=encoder_threads,
         )
         return cls._recording(repo_id, folder, recorder, tolerance_s)
@@ -260,6 +270,7 @@ class RecordingDataset:
         """Go on recording the dataset that this object reads."""
         from demoreel.hub.snapshot import hub_cache
         from demoreel.record import resume as go_on
+        from demoreel.torch.encoders import settings_of
 
         is_copy = self.reader.is_remote or self.root.is_relative_to(hub_cache())
         if is_copy or self.episodes is not None:
@@ -273,8 +284,8 @@ class RecordingDataset:
         _refuse_other_range(self.root, _depth_range(depth_encoder))
         self._recorder = recorder = go_on(
             self.root,
-            video=_settings(rgb_encoder),
-            depth_video=_settings(depth_encoder),
+            video=settings_of(rgb_encoder),
+            depth_video=settings_of(depth_encoder),
             encoder_threads=threads,
         )
         self._encoding = None
@@ -307,8 +318,32 @@ class RecordingDataset:
         from demoreel.torch.frame_values import refuse_other_values
 
         recorder = self._require_recorder("add_frame")
+        if self._begin is not None:
+            recorder = self._as_declared_now(recorder, self._begin)
+            self._begin = None
         refuse_other_values(frame, recorder.info.features)
         recorder.add_frame(frame)
+
+    def _as_declared_now(self, recorder: Recorder, begin: Callable[..., Recorder]) -> Recorder:
+        """Begin the dataset anew where ``meta.features`` are others than it was created with."""
+        from demoreel.record.spec import describe
+
+        features, info = self.meta.features, recorder.info
+        if features == InfoView.of(info).features:
+            return recorder
+        describe(features, fps=info.fps)  # refuses what cannot be, before anything is let go
+        recorder.finalize()
+        (self.root / "meta" / "info.json").unlink(missing_ok=True)
+        with suppress(OSError):
+            (self.root / "meta").rmdir()
+        sizes = ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb")
+        self._recorder = anew = begin(
+            features=features, **{name: getattr(info, name) for name in sizes}
+        )
+        if info.extra:
+            anew.restate(**info.extra)
+        self.meta.follow(anew)
+        return anew
 
     def save_episode(
         self, episode_data: Mapping[str, Any] | None = None, parallel_encoding: bool = True
@@ -356,7 +391,7 @@ class RecordingDataset:
             self._recorder.finalize()
         finally:
             is_empty = not self._recorder.num_episodes
-            self._recorder = None
+            self._recorder = self._begin = None
             self.meta.follow(None)
         if is_empty:
             self.__dict__["_opened"] = (0, None)
@@ -497,42 +532,6 @@ def _refuse_other_range(root: Path, asked: Mapping[str, Any]) -> None:
                 dataset=root,
                 camera=key,
             )
-
-
-def _settings(encoder: Any) -> VideoSettings | None:
-    """Return lerobot's encoder settings as ours; None leaves the choice to us."""
-    if encoder is None:
-        return None
-    from demoreel.media.settings import VideoSettings, codec_named
-
-    vcodec = getattr(encoder, "vcodec", None)
-    if vcodec == "auto":
-        return None
-    codec, name = (None, None) if vcodec is None else codec_named(str(vcodec))
-    given: dict[str, Any] = {
-        "codec": codec,
-        "encoder": name,
-        "pix_fmt": getattr(encoder, "pix_fmt", None),
-        "gop": getattr(encoder, "g", None),
-        "crf": getattr(encoder, "crf", None),
-        "preset": getattr(encoder, "preset", None),
-        "options": _options(encoder, codec, name),
-    }
-    return replace(
-        VideoSettings(), **{name: value for name, value in given.items() if value is not None}
-    )
-
-
-def _options(encoder: Any, codec: str | None, name: str | None) -> dict[str, Any]:
-    """Return lerobot's further options, with what its ``fast_decode`` stands for."""
-    options = dict(getattr(encoder, "extra_options", None) or {})
-    fast = getattr(encoder, "fast_decode", 0)
-    if not fast or name is not None:
-        return options
-    if codec == "av1":
-        parameters = (options.get("svtav1-params"), f"fast-decode={max(0, min(2, int(fast)))}")
-        return options | {"svtav1-params": ":".join(filter(None, parameters))}
-    return {"tune": "fastdecode", **options} if codec in ("h264", "hevc") else options
 
 
 def in_seconds(windows: Mapping[str, Sequence[float]] | None) -> dict[str, list[float]] | None:

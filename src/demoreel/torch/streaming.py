@@ -20,8 +20,8 @@ from demoreel.read.order import FrameOrder, Share
 from demoreel.read.reuse import PoolForm, pool_form
 from demoreel.storage.external import AllowExternal
 from demoreel.torch.dataset import LeRobotDataset, Transform
-from demoreel.torch.metadata import LeRobotDatasetMetadata, place_of_type
-from demoreel.torch.place import is_dataset, recorded_root, remote_uri
+from demoreel.torch.metadata import LeRobotDatasetMetadata
+from demoreel.torch.place import is_dataset, place_of_type, recorded_root, remote_uri
 from demoreel.torch.stream_pass import (
     Pass,
     PassProgress,
