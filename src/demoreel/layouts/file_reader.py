@@ -75,10 +75,6 @@ class FileReader(StoredReader):
             self.folder, self.info, self.episodes, self.data_file, files, fingerprint, self.state
         )
 
-    def in_tables(self, camera: str) -> bool:
-        """Whether a camera's images lie encoded in the tables, and not in videos."""
-        return self.info.features[camera].is_image
-
     def expect(self, images: Mapping[str, np.ndarray]) -> None:
         """Begin to open the videos in which images lie that will be wanted, where reads wait.
 

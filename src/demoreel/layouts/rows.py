@@ -350,6 +350,7 @@ class StoredReader(ABC):
 
     info: Info
     state: FolderState | None = None
+    _filmed: tuple[str, ...]  # the cameras whose images lie in videos
 
     @cached_property
     @abstractmethod
@@ -360,6 +361,10 @@ class StoredReader(ABC):
     def is_as_opened(self) -> bool:
         """Whether all files that were opened so far belong to the metadata that were read."""
         return self.state is None or self.state.is_current()
+
+    def in_tables(self, camera: str) -> bool:
+        """Whether a camera's images lie encoded in the tables, and not in videos."""
+        return camera not in self._filmed
 
     def rows(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
         """Return columns of these rows, by position in the dataset."""

@@ -211,6 +211,8 @@ class Dataset:
             reader, whole = self._reader, False
             try:
                 found = read()
+                if reader.state is None:  # each object is pinned
+                    return found
                 whole, opened = True, openings()
                 if opened == self._confirmed or reader.is_as_opened:
                     self._confirmed = opened

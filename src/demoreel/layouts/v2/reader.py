@@ -38,6 +38,7 @@ class V2Reader(FileReader):
         root = self.root = folder.local
         self.meta = root / "meta"
         self.info = info
+        self._filmed = tuple(info.video_keys)
         self.layout = info.version
         self.tasks = read_tasks(root / "meta" / "tasks.jsonl")
         table, _ = read_episode_lines(root / "meta" / "episodes.jsonl")

@@ -285,10 +285,6 @@ class V3Metadata(StoredReader):
         """Return the tasks of the episodes at these positions, as lists of texts."""
         return self._meta.tasks_of(positions)
 
-    def in_tables(self, camera: str) -> bool:
-        """Whether a camera's images lie encoded in the tables, and not in videos."""
-        return camera not in self._filmed
-
     @abstractmethod
     def data_file(self, position: int) -> str:
         """Return the table of the episode at ``position``."""

@@ -63,7 +63,6 @@ class RemoteStore(Store):
     def given(self) -> RemotePlace:
         """Its URI, with the options that the user gave."""
 
-    @abstractmethod
     def link(self, name: str, *, renew: bool) -> Link | None:
         """Return where an object is read from; None if only ``read_directly`` reads it.
 
@@ -71,6 +70,12 @@ class RemoteStore(Store):
             name: The object.
             renew: Whether the last link was refused.
         """
+        known = None if renew else self.link_at_hand(name)
+        return self._new_link(name) if known is None else known
+
+    @abstractmethod
+    def _new_link(self, name: str) -> Link | None:
+        """Return a link that was not given before; None as for ``link``."""
 
     def link_at_hand(self, name: str) -> Link | None:
         """Return where an object is read from, if that is known without waiting for anything."""

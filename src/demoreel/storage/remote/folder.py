@@ -102,7 +102,7 @@ class RemoteFolder(DatasetFolder):
     def __setstate__(self, state: dict[str, Any]) -> None:
         RemoteFolder.__init__(self, state["store"], state["local"], state["cache"])
 
-    @property
+    @cached_property
     def uri(self) -> str:
         """What to call it."""
         return self.store.uri

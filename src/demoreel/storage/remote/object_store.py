@@ -385,13 +385,10 @@ class ObjectStore(RemoteStore):
         found: tuple[Sequence[FileInfo], bool] = self._ask("files", under, most_pages)
         return found
 
-    def link(self, name: str, *, renew: bool) -> Link | None:
-        """Return where an object is read from; None if these credentials cannot sign a link."""
+    def _new_link(self, name: str) -> Link | None:
+        """Return a signed link; None if these credentials cannot sign one."""
         if not self._signs:
             return None
-        known = None if renew else self.link_at_hand(name)
-        if known is not None:
-            return known
         try:
             url = ask("sign", self._place, name, _LINK_LIVES_S)
         except StoreFailure as failure:
