@@ -235,7 +235,7 @@ def test_a_kill_leaves_the_old_or_the_new(tmp_path, layout):
 
 
 def test_what_was_recorded_and_what_is_decoded_may_be_mixed(tmp_path):
-    """A recorder counts what it was given; only what nobody counted is decoded."""
+    """A recorder counts its frames; only episodes without counts are decoded."""
     root = tmp_path / "made"
     (tmp_path / "scratch").mkdir()
     with create_appender(root, crash_info(cameras=1)) as appender:

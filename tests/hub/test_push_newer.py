@@ -1,4 +1,4 @@
-"""Nobody's episodes are pushed away: who knows what, and what a refusal says."""
+"""A push deletes no episodes of others: what is compared, and what the error says."""
 
 from __future__ import annotations
 

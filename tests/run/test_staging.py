@@ -1,4 +1,4 @@
-"""The hidden folder: notes that are believed only with their files, one commit, locks."""
+"""The hidden folder: notes that count only with their files, one commit, locks."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_what_can_go_on_stays(tmp_path, error):
         assert stage.done("two") is None
 
 
-def test_a_note_is_believed_with_its_files_only(tmp_path):
+def test_a_note_counts_with_its_files_only(tmp_path):
     with staging(tmp_path / "out", kind="cut", fingerprint=PRINT) as stage:
         (stage.dataset / "data").write_bytes(b"1234")
         stage.note("task", {"files": {"dataset/data": 4}})

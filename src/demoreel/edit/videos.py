@@ -1,4 +1,4 @@
-"""Making videos of the result: packets of its clips, copied or freshly encoded.
+"""Writes the videos of a result: packets of its clips, copied or encoded.
 
 What is encoded goes into a video of its own, whose packets are then copied. It begins with a
 keyframe, and has exactly as many frames as it should (``VideoEncoder`` counts). Memory: one frame,
@@ -69,7 +69,7 @@ class VideoJob:
 def write_videos(job: VideoJob) -> dict[str, Any]:
     """Write videos.
 
-    Cost: a copy of their bytes; what is encoded takes the time of its codec, and lies on disk twice
+    Cost: a copy of their bytes; what is encoded takes the time of its codec, and is on disk twice
     until its video is whole.
     """
     dataset = Path(job.folder) / "dataset"
@@ -145,7 +145,7 @@ def packets_of(
         video: The video.
         sources: The cut list's sources.
         keys: The camera's key in each of them; None where it has none.
-        scratch: A folder on the disk that is written to; what is encoded lies there until the end.
+        scratch: A folder on the disk that is written to; what is encoded is there until the end.
         threads: How many clips are encoded at a time.
     """
     if video.is_copied:

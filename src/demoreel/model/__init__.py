@@ -1,4 +1,4 @@
-"""What a dataset is, on no disk: info, features, episodes, tasks, statistics. No I/O here."""
+"""The parts of a dataset: info, features, episodes, tasks, statistics. No I/O here."""
 
 from demoreel.model.depth import DepthCode
 from demoreel.model.episodes import Episode, Episodes, Tasks

@@ -1,6 +1,6 @@
-"""Path templates from ``info.json``: checked before a single path is made from them.
+"""Path templates of ``info.json``, checked before a path is built from them.
 
-A dataset's metadata comes from strangers. Its templates are ``str.format`` strings, and
+A dataset's metadata comes from untrusted sources. Its templates are ``str.format`` strings, and
 ``str.format`` can read attributes, follow ``..`` and start at the root of the disk.
 """
 

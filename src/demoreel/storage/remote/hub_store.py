@@ -1,4 +1,4 @@
-"""Files on the Hub, read where they lie: a dataset's repository at one commit, or a bucket.
+"""Files on the Hub, read in place: a dataset's repository at one commit, or a bucket.
 
 A repository is read at a commit, whose files never change. The Hub hands out an address for each
 file, of a server that knows ranges; it is asked for once, and again when it has run out.

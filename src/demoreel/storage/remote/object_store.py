@@ -1,4 +1,4 @@
-"""A folder in an object store: what lies there, and links to read it.
+"""Object stores: lists objects, and signs links to read them.
 
 obstore speaks to S3, Google and Azure, and finds their credentials: in the environment, in a
 machine's role, in ``GOOGLE_APPLICATION_CREDENTIALS``. It runs on threads of its own, so calls are
