@@ -167,7 +167,7 @@ ASKING = (
 
 
 def test_only_checks_of_arguments_ask_whether_a_dataset_is_remote():
-    """Readers take a folder, which is the same wherever its files lie."""
+    """Readers take a folder, which is the same wherever its files are."""
     asking = [
         path.relative_to(SOURCE).with_suffix("").as_posix()
         for path in SOURCE.rglob("*.py")

@@ -1,4 +1,4 @@
-"""Cameras encoded anew, images made into videos, cameras that a source does not have."""
+"""Cameras re-encoded, images made into videos, cameras that a source does not have."""
 
 from __future__ import annotations
 

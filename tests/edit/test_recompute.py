@@ -1,4 +1,4 @@
-"""Statistics computed anew, in place: right, whole, and nothing but them."""
+"""Statistics computed again, in place: right, whole, and nothing but them."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_nothing_is_forgotten_that_another_is_at(tmp_path):
 
 
 def test_someone_was_faster(tmp_path, monkeypatch):
-    """Between a look at the target and the lock, another has committed, or has begun anew."""
+    """Between a look at the target and the lock, another has committed, or has begun again."""
     out, work = tmp_path / "out", {"kind": "cut", "fingerprint": PRINT}
     lock = staging_module.lock_folder
 

@@ -224,7 +224,7 @@ def test_a_folder_that_others_may_write_to_is_refused(home, mode):
 
 
 def test_an_old_lock_says_nothing_about_a_new_folder():
-    """A sweep that opened a lock just before the folder was removed, and made anew by another."""
+    """A sweep that opened a lock just before the folder was removed, and made again by another."""
     first = Scratch("a")
     stale = os.open(first.folder / "lock", os.O_RDWR)
     first.close()

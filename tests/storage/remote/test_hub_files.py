@@ -1,4 +1,4 @@
-"""hf://: datasets on the Hub read where they lie, at one commit; the token is for the Hub alone."""
+"""hf://: datasets on the Hub read where they are, at one commit; the token is for the Hub alone."""
 
 from __future__ import annotations
 
