@@ -8,7 +8,7 @@ The dataset is a real recording (a G1 humanoid, AV1), repeated until it has 93 e
 Every contestant writes to a new folder and forces it to disk; they take turns, and medians count.
 ``in-place`` makes a new version of the same data in Lance, and counts the bytes that appear in the
 table of videos. ``jobs`` are cuts that calculate: tables of 2 million rows, and images that are
-encoded anew; a cut that only copies is as fast as the disk, whatever the number of processes.
+re-encoded; a cut that only copies is as fast as the disk, whatever the number of processes.
 """
 
 from __future__ import annotations

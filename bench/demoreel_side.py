@@ -405,7 +405,7 @@ def bytes_read() -> int:
 
 
 def whole_groups(ds: Any, batch: list[int]) -> int:
-    """Return the size of the GOPs, keyframe to keyframe, that a batch lies in."""
+    """Return the size of the GOPs, keyframe to keyframe, that a batch is in."""
     camera, episodes = ds.info.video_keys[0], ds.reader.episodes
     needed = set()
     total = 0

@@ -166,7 +166,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _without_paths(text: str, root: Path) -> str:
-    """Return what a tool says of any dataset in any folder: clean and damaged lie in two."""
+    """Return what a tool says of any dataset in any folder: clean and damaged are in two."""
     return text.replace(str(root), "").replace(root.name, "")
 
 

@@ -121,7 +121,7 @@ def speed(root: Path, device: str, batch: int, batches: int) -> float:
 
 
 def workers(root: Path) -> dict[str, str]:
-    """What workers do: spawned ones decode on the GPU, forked ones say why not, auto goes on."""
+    """What workers do: spawned ones decode on the GPU, forked ones say why not, auto continues."""
     found = {}
     torch.zeros(1, device="cuda")  # from here on, a forked child cannot use CUDA
     for device, method in (("cuda", "spawn"), ("cuda", "fork"), ("auto", "fork")):

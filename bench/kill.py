@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/kill.py [--rounds 1000] [--at-once 2] [--seed 0]
 
-Each round goes on with a dataset where the one before was killed: it records small episodes one
+Each round continues with a dataset where the one before was killed: it records small episodes one
 after the other, with encoders in processes of their own and files merged meanwhile, and is killed
 with SIGKILL; encoders are killed on the way, too. Then every file is looked at: all that
 `save_episode` returned from must be there, and at most the one episode more that was being saved;

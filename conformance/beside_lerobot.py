@@ -188,7 +188,7 @@ def items_of_frames(fixtures: Path) -> None:
         indices = some(len(theirs), 20)
         for index, item in zip(indices, ours.__getitems__(indices), strict=True):
             expected = theirs[index]
-            # The tool that wrote the table leaves text out, and numbers the tasks anew.
+            # The tool that wrote the table leaves text out, and numbers the tasks again.
             del expected["note"], expected["task_index"], item["task_index"]
             same(item, expected, loss=0.02)
 

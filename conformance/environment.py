@@ -4,7 +4,7 @@
 
 The environment is a Python 3.12 venv with the packages that `requirements.txt` and
 `constraints.txt` pin (about 6 GB, three minutes): lerobot with what its training needs, and what
-demoreel needs to run beside it. It lies in
+demoreel needs to run beside it. It is in
 
     ${DEMOREEL_CACHE:-~/.cache/demoreel}/conformance-<hash of the pins>
 

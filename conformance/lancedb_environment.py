@@ -3,7 +3,7 @@
     python conformance/lancedb_environment.py
 
 It is a small venv on top of the one that `environment.py` makes for lerobot, whose
-packages it sees, and lies beside it: `${DEMOREEL_CACHE:-~/.cache/demoreel}/lancedb-<hash>`. pip
+packages it sees, and is beside it: `${DEMOREEL_CACHE:-~/.cache/demoreel}/lancedb-<hash>`. pip
 installs what lerobot's environment lacks (lancedb and a few small packages), under its pins, so
 torch, torchcodec and lerobot are the very same.
 

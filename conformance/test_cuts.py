@@ -60,7 +60,7 @@ class Edit:
         backends: The decoders that lerobot is asked to use.
         form: How it is rendered.
         every: Which frames of a clip are left, where that is fewer a second.
-        encoded: Whether images are encoded anew; they are compared with the result's then.
+        encoded: Whether images are re-encoded; they are compared with the result's then.
     """
 
     make: Callable[[Path], Cut]

@@ -1,7 +1,7 @@
 """What lerobot reads from v2.x datasets that were converted to v3.0. `make conformance` runs it.
 
 lerobot 0.6 refuses v2.x. Here it opens what the conversion has made of them, and its items must be
-those that demoreel reads from the originals, where they lie.
+those that demoreel reads from the originals, where they are.
 """
 
 from __future__ import annotations

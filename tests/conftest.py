@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 settings.register_profile("demoreel", deadline=None)
 settings.load_profile("demoreel")
 
-# Whoever runs the tests in the background may have Ctrl-C ignored, and programs inherit that.
+# A shell that runs the tests in the background may ignore Ctrl-C, and programs inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The Hub's client reads this once, when a test imports it first. The tests' Hub has no Xet storage.

@@ -9,6 +9,7 @@ import pytest
 
 import demoreel
 from demoreel.check import report
+from demoreel.edit.cut import Cut
 
 FUNCTIONS = [name for name in demoreel.__all__ if inspect.isfunction(getattr(demoreel, name))]
 VERBS = {"check", "checkout", "clean", "convert", "create", "cut", "diff", "finish", "open", "pull",
@@ -35,6 +36,21 @@ def test_verbs_are_functions():
 def test_help_documents_every_parameter(name):
     function = getattr(demoreel, name)
     assert documented(function.__doc__) == parameters(function)
+
+
+CLASSES = [
+    Cut,
+    *(each for each in (getattr(demoreel, n) for n in demoreel.__all__) if inspect.isclass(each)),
+]
+
+
+@pytest.mark.parametrize("public", CLASSES, ids=lambda public: public.__name__)
+def test_help_documents_the_parameters_of_every_method(public):
+    for name, member in vars(public).items():
+        method = getattr(member, "__func__", member)  # of a classmethod
+        if not name.startswith("_") and inspect.isfunction(method):
+            wanted = [each for each in parameters(method) if each not in ("self", "cls")]
+            assert documented(method.__doc__ or "") == wanted, name
 
 
 def test_a_package_that_is_a_function_has_its_modules():

@@ -114,7 +114,7 @@ def open(
         windows: For a feature, which neighbours of a frame belong to its sample: integers are
             frames, floats are seconds. Windows clamp at the episode's edges, and a ``KEY_is_pad``
             mask says where.
-        tolerance_s: How far window seconds may lie from a frame.
+        tolerance_s: How far window seconds may be from a frame.
         depth_unit: Unit of depth images.
         decode_threads: Threads that decode; by default every core in a main process and one in
             a DataLoader worker.

@@ -96,7 +96,7 @@ _names: dict[str, str] = {}
 
 
 def call_place(folder: str, name: str) -> None:
-    """Let errors call a folder, and what lies in it, by another name.
+    """Let errors call a folder, and what is in it, by another name.
 
     Metadata of a remote dataset are read from a copy on this machine; its users know
     nothing of that copy.
@@ -348,7 +348,7 @@ class DemoreelWarning(UserWarning):
 def printable(text: str) -> str:
     """Return the text with control characters as escapes.
 
-    Texts of a dataset are a stranger's: escape sequences, line ends and marks that turn the
+    Texts of a dataset are untrusted: escape sequences, line ends and marks that turn the
     direction of writing would let them pass for another output.
     """
     if text.isprintable():

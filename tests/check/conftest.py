@@ -18,7 +18,7 @@ MakeBase = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> MakeBase:
-    """A function that returns a clean dataset by its name; nobody changes those."""
+    """A function that returns a clean dataset by its name; no test changes it."""
     folder = tmp_path_factory.mktemp("bases")
 
     def made(name: str) -> Path:

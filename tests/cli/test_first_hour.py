@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 import demoreel
-from demoreel.cli.words import in_command_words
+from demoreel.cli.app import in_command_words
 from demoreel.errors import ArgumentError, TargetExistsError
 
 PLACE = "PLACE"

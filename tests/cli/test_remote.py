@@ -1,4 +1,4 @@
-"""Commands on datasets that lie in an object store: looked at there, fetched, or sent there."""
+"""Commands on datasets that are in an object store: looked at there, fetched, or sent there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_places():
     assert name_of_place("a/b") == "b"
 
 
-# Looked at where they lie
+# Looked at where they are
 
 
 @pytest.mark.parametrize("layout", ["v2.1", "v3.0", "lance-video"])

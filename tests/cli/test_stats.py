@@ -25,7 +25,7 @@ def test_a_table_of_features_and_dimensions(run, dataset):
     cells = [row.split() for row in rows]
     state = next(row for row in cells if row[0] == "observation.state")
     assert state[1:4] == ["joint_0", "0", "2"]
-    assert state[-1].startswith("~")  # nobody said that it is exact
+    assert state[-1].startswith("~")  # not marked as exact
     front = next(row for row in cells if row[0] == FRONT)
     assert front[1] == "red"
     assert front[2].startswith("~")

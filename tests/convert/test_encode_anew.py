@@ -1,4 +1,4 @@
-"""Conversions that encode cameras anew: codec, GOP, size; the same rows, frames alike."""
+"""Conversions that encode cameras again: codec, GOP, size; the same rows, frames alike."""
 
 from __future__ import annotations
 

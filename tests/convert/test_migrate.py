@@ -224,7 +224,7 @@ def test_episodes_out_of_order_and_with_gaps(old, tmp_path, assert_same_items):
     lines = lines_of(path)
     write_lines(path, [lines[3], lines[0], lines[2]])  # episode 1 is gone
     report = demoreel.convert(old, tmp_path / "out", to="v3.0")
-    assert any("numbered anew" in note for note in report.notes)
+    assert any("renumbered" in note for note in report.notes)
     result, source = demoreel.open(tmp_path / "out"), demoreel.open(old)
     assert result.episodes.episode_index.tolist() == [0, 1, 2]
     assert result.episodes.length.tolist() == [4, 3, 5]
@@ -274,7 +274,7 @@ def test_an_episode_that_begins_inside_a_group_of_images(tmp_path):
     assert "exact=True" in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "in"]
     report = demoreel.convert(tmp_path / "cut", tmp_path / "out", to="v2.1", exact=True)
-    assert any("encoded anew" in note for note in report.notes)
+    assert any("re-encoded" in note for note in report.notes)
     videos = sorted((tmp_path / "out").rglob("*.mp4"))
     assert [open_video(path).index.frames for path in videos] == [7, 8]
     left, right = demoreel.open(tmp_path / "cut"), demoreel.open(tmp_path / "out")

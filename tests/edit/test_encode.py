@@ -1,4 +1,4 @@
-"""Cameras encoded anew, images made into videos, cameras that a source does not have."""
+"""Cameras re-encoded, images made into videos, cameras that a source does not have."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_other_images_are_noticed(source, tmp_path, monkeypatch):
 
     right = videos._images
     monkeypatch.setattr(videos, "_images", lambda *what: reversed(list(right(*what))))
-    with pytest.raises(ConversionError, match="encoded anew differs"):
+    with pytest.raises(ConversionError, match="re-encoded differs"):
         cut(source).render(tmp_path / "out", vcodec="h264")
     assert not (tmp_path / "out").exists()
 

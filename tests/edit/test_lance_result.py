@@ -31,7 +31,7 @@ def layout(request) -> str:
 
 @pytest.fixture(scope="session")
 def imaged(tmp_path_factory) -> Path:
-    """A dataset whose images lie in its tables."""
+    """A dataset whose images are in its tables."""
     return make_dataset(
         tmp_path_factory.mktemp("pictured") / "pictured",
         episodes=[5, 7, 3],

@@ -139,7 +139,7 @@ def swapped(path: Path) -> None:
     pq.write_table(table.set_column(at, table.field(at), pa.array(numbers)), file)
 
 
-def test_histograms_of_other_episodes_are_never_believed(counted, tmp_path):
+def test_histograms_of_other_episodes_are_never_used(counted, tmp_path):
     edited = tmp_path / "edited"
     shutil.copytree(counted["b_frames"], edited)
     swapped(edited)
@@ -149,7 +149,7 @@ def test_histograms_of_other_episodes_are_never_believed(counted, tmp_path):
         assert set(episode_approximate(reader, position, stats)[CAMERA]) == KINDS
 
 
-def test_histograms_of_re_encoded_statistics_are_never_believed(counted, tmp_path):
+def test_histograms_of_re_encoded_statistics_are_never_used(counted, tmp_path):
     edited = tmp_path / "edited"
     shutil.copytree(counted["v2.1"], edited)
     lines = (edited / "meta" / "episodes_stats.jsonl").read_text().splitlines()

@@ -54,7 +54,7 @@ def test_large_row_groups(tmp_path, rows_per_page):
     path = next((root / "data").rglob("*.parquet"))
     table = pq.read_table(path)
     place, kind = table.schema.get_field_index(camera), table.schema.field(camera).type
-    rest = np.random.default_rng(0).bytes(SIZE)  # behind a PNG's end: nobody looks there
+    rest = np.random.default_rng(0).bytes(SIZE)  # after a PNG's end: no decoder reads it
     images = [{**row, "bytes": row["bytes"] + rest} for row in table.column(camera).to_pylist()]
     table = table.set_column(place, camera, pa.array(images, kind))
     pq.write_table(table, path, row_group_size=FRAMES, write_batch_size=rows_per_page)

@@ -1,4 +1,4 @@
-"""Statistics computed anew, in place: right, whole, and nothing but them."""
+"""Statistics computed again, in place: right, whole, and nothing but them."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_a_kill_leaves_the_old_or_the_new(tmp_path, layout):
 
 
 def test_what_was_recorded_and_what_is_decoded_may_be_mixed(tmp_path):
-    """A recorder counts what it was given; only what nobody counted is decoded."""
+    """A recorder counts its frames; only episodes without counts are decoded."""
     root = tmp_path / "made"
     (tmp_path / "scratch").mkdir()
     with create_appender(root, crash_info(cameras=1)) as appender:

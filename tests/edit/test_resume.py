@@ -1,4 +1,4 @@
-"""Killed at any moment, the target is absent or whole, and the same cut goes on."""
+"""Killed at any moment, the target is absent or whole, and the same cut continues."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_a_result_that_is_not_the_source_is_not_kept(sources, tmp_path):
 
 
 def test_a_full_disk(sources, mounted):
-    """On a disk of 64 kB: a clear error, what was begun is named, and a larger one goes on."""
+    """On a disk of 64 kB: a clear error, what was begun is named, and a larger one continues."""
     disk = mounted("64k")
     made = demoreel.cut(sources["small_files"])
     with pytest.raises(DiskFullError):

@@ -296,7 +296,7 @@ def test_the_command_says_it(source, tmp_path, capsys):
     assert "dropped" not in said.out
     assert main(["convert", str(source), str(tmp_path / "b"), "--to", "lance-video", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dropped"] == [
-        "README.md: it lies beside the dataset's own files"
+        "README.md: it is beside the dataset's own files"
     ]
 
 

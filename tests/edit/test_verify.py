@@ -1,4 +1,4 @@
-"""Numbers of a result that are not as planned are found, whoever looks at them."""
+"""Numbers of a result that are not as planned are found by every verification."""
 
 from __future__ import annotations
 

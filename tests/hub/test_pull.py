@@ -66,7 +66,7 @@ def fetched(hub) -> list[str]:
 
 
 def beside(target: Path) -> list[str]:
-    """What lies hidden beside a target."""
+    """What is hidden beside a target."""
     return [path.name for path in target.parent.glob(f".{target.name}*")]
 
 

@@ -155,7 +155,7 @@ def test_files_that_are_gone_are_deleted_and_foreign_ones_stay(hub, folder):
 
 @pytest.mark.parametrize("gone", ["data", "videos"])
 def test_part_of_a_dataset_is_not_pushed(hub, folder, gone):
-    """As one lies in a cache that was made for some of its episodes, or without videos."""
+    """As one is in a cache that was made for some of its episodes, or without videos."""
     demoreel.push(folder, REPO)
     shutil.rmtree(folder / gone)
     with pytest.raises(ArgumentError, match="not in its folder"):

@@ -92,7 +92,7 @@ def test_appended_episodes_cost_their_own_bytes(hub, made, tmp_path):
 
 
 def test_linked_videos_are_not_published(hub, made):
-    with pytest.raises(ArgumentError, match="lie elsewhere"):
+    with pytest.raises(ArgumentError, match="are elsewhere"):
         demoreel.push(made / "linked", REPO)
     with pytest.raises(ArgumentError, match="push_videos"):
         demoreel.push(made / "lance-video", REPO, push_videos=False)

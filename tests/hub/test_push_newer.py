@@ -1,4 +1,4 @@
-"""Nobody's episodes are pushed away: who knows what, and what a refusal says."""
+"""A push deletes no episodes of others: what is compared, and what the error says."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_episodes_that_are_missing_from_a_copy(hub, folder, tmp_path, elsewhere)
 
 
 def test_another_dataset_at_the_same_path(hub, folder):
-    """Recorded anew under the old name: what is remembered is of another dataset."""
+    """Recorded again under the old name: what is remembered is of another dataset."""
     demoreel.push(folder, REPO)
     shutil.rmtree(folder)
     make_dataset(folder, episodes=[9, 9], cameras=0, layout="v3.0", seed=7)

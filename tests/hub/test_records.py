@@ -39,7 +39,7 @@ def test_a_file_is_read_once(fixtures, cache):
     first = sums(root)
     (note,) = cache.rglob("sums-*.json")
     note.write_text(note.read_text().replace(first, "f" * 64))
-    assert sums(root) == "f" * 64  # believed: the file is as it was
+    assert sums(root) == "f" * 64  # used: the file is as it was
 
 
 def test_a_file_that_changed_is_read_again(tmp_path, cache):

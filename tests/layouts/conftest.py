@@ -1,4 +1,4 @@
-"""A bucket on this machine, for tables that lie in an object store."""
+"""A bucket on this machine, for tables that are in an object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The note that says which statistics are approximate, and when it is believed."""
+"""The note that says which statistics are approximate, and when it is used."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ CAMERA = "observation.images.front"
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    """A dataset of the user, whose videos are nobody else's business."""
+    """A dataset of the user, with private videos."""
     folder = tmp_path_factory.mktemp("mine") / "private"
     return make_dataset(folder, episodes=[4, 3], cameras={CAMERA: (32, 32)}, codec="h264")
 

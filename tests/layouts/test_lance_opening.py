@@ -68,7 +68,7 @@ def bytes_read() -> int:
 
 
 def whole_groups(ds, rows) -> int:
-    """Return the size of the GOPs, keyframe to keyframe, that the rows lie in."""
+    """Return the size of the GOPs, keyframe to keyframe, that the rows are in."""
     episodes = ds.reader.episodes
     sizes = {}
     for row in rows:

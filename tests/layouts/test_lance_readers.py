@@ -243,7 +243,7 @@ def check_workers(fixtures, name, method):
     assert [number for number, _ in seen] == indices
     for number, image in seen[::3]:
         assert torch.equal(image, expected[number][CAMERA])
-    assert torch.equal(ds[0][CAMERA], expected[0][CAMERA])  # the parent goes on
+    assert torch.equal(ds[0][CAMERA], expected[0][CAMERA])  # the parent continues
 
 
 def test_forking_warns_nobody_who_did_not_import_lance(fixtures):

@@ -1,4 +1,4 @@
-"""Tables in an object store, read where they lie: a real S3 server, on this machine."""
+"""Tables in an object store, read where they are: a real S3 server, on this machine."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_workers(bucket, places, homes, layout, method, monkeypatch):
     )
     indices = [30, 2, 17, 2, 25, 9, 33, 0]
     wanted = there.__getitems__(indices)
-    workers = 2 if method == "fork" else 1  # each imports torch anew
+    workers = 2 if method == "fork" else 1  # each imports torch again
     loader = DataLoader(
         Subset(there, indices), batch_size=4, num_workers=workers, multiprocessing_context=method
     )
@@ -375,7 +375,7 @@ def counter(bucket, monkeypatch):
 
 
 def whole_groups(ds, camera, rows):
-    """Return the size of the GOPs, keyframe to keyframe, that the rows lie in."""
+    """Return the size of the GOPs, keyframe to keyframe, that the rows are in."""
     episodes = ds.reader.episodes
     sizes = {}
     for row in rows:

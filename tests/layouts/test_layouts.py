@@ -5,7 +5,7 @@ import pytest
 from demoreel.testing import LayoutTests
 
 
-@pytest.mark.soak  # v2.1 but for where statistics lie
+@pytest.mark.soak  # v2.1 but for where statistics are
 class TestV20(LayoutTests):
     layout = "v2.0"
 

@@ -347,7 +347,7 @@ def test_finish_commits_them_with_the_same_items(pending, layout):
         assert read_stamp(mine[CAM]) == read_stamp(theirs[CAM])
         for key in mine.keys() - {CAM}:
             assert np.array_equal(mine[key], theirs[key]), key
-    # The reader from before goes on with the episodes where they are now.
+    # The reader from before continues with the episodes where they are now.
     assert whole(before) == STAMPS
     assert demoreel.finish(root).episodes == ()
 

@@ -1,4 +1,4 @@
-"""Datasets that lie in an object store: the items of the local ones, by few requests."""
+"""Datasets that are in an object store: the items of the local ones, by few requests."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_a_video_is_indexed_by_one_read(long_film, s3, proxy):
 
 
 def group_bytes(dataset, numbers):
-    """Return the bytes of the GOPs that these samples lie in."""
+    """Return the bytes of the GOPs that these samples are in."""
     groups = {}
     for number, position in zip(
         numbers, dataset.episodes.positions_of_rows(numbers).tolist(), strict=True
@@ -223,7 +223,7 @@ def test_a_batch_fetches_little_more_than_its_images(long_film, s3, proxy, tmp_p
         folder = tmp_path / layout
         demoreel.convert(long_film, folder, to=layout)
     there = demoreel.open(s3.upload(folder, f"economy/{layout}"))
-    there[0], there[-1]  # numbers, and where images lie
+    there[0], there[-1]  # numbers, and where images are
     numbers = np.random.default_rng(2).choice(np.arange(10, 290), 32, replace=False)
     wanted = group_bytes(demoreel.open(long_film), numbers)
     proxy.reset()

@@ -110,7 +110,7 @@ WRITER = """
     part = int(sys.argv[2])
     rows = np.arange(10_000).reshape(5000, 2)
     for begin in range(0, 5000, 50):
-        if begin // 50 % 3 in (part, 2):  # every third stretch is written by both
+        if begin // 50 % 3 in (part, 2):  # every third span is written by both
             column.write(begin, rows[begin : begin + 50])
 """
 

@@ -1,4 +1,4 @@
-"""Rows by file and episode_index, whatever else lies in the files."""
+"""Rows by file and episode_index, whatever else is in the files."""
 
 from __future__ import annotations
 

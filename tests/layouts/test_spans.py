@@ -177,7 +177,7 @@ def test_an_empty_video():
 
 @given(lengths_lists, st.sampled_from([10, 15, 29.97, 30]), st.integers(2, 6), st.data())
 def test_every_so_many_frames(lengths, fps, step, data):
-    """Episodes lie one behind the other, with frames between them that are no one's."""
+    """Episodes are one behind the other, with frames between them that are no one's."""
     first, at = [], 0
     for length in lengths:
         at += data.draw(st.integers(0, 3))

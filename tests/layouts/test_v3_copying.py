@@ -78,7 +78,7 @@ def test_what_goes_wrong_is_told_by_the_process(tables, tmp_path, aside):
         aside(join_videos, [tmp_path / "none.mp4"], tmp_path / "joined.mp4", 30)
     with pytest.raises(OSError, match="No such file"):
         aside(join_tables, [tmp_path / "none.parquet"], tmp_path / "rows")
-    aside(join_tables, tables, tmp_path / "rows")  # and it goes on
+    aside(join_tables, tables, tmp_path / "rows")  # and it continues
     with pytest.raises(OSError, match="No space left") as caught:
         aside(join_tables, tables, "/dev/full")
     assert says_no_room(caught.value)

@@ -306,14 +306,14 @@ def test_frames_that_an_edit_hides(films, tmp_path, base, start, frames, delay, 
     except VideoError:
         assert index.frames == 0  # FFmpeg finds no packet at all that the edit shows
         return
-    # FFmpeg also leaves out packets that nothing shown leans on; the shown ones must agree.
+    # FFmpeg also leaves out packets that nothing shown depends on; the shown ones must agree.
     assert index.offset[index.packet_of].tolist() == expected.offset[expected.packet_of].tolist()
     np.testing.assert_allclose(index.seconds, expected.seconds, atol=1e-9)
 
 
 @pytest.mark.parametrize("base", BASES, ids=lambda base: base["codec"])
 def test_the_images_that_an_edit_leaves(films, tmp_path, base):
-    """Frames 5 to 20 are shown; some of them lean on hidden ones."""
+    """Frames 5 to 20 are shown; some of them depend on hidden ones."""
     original = films.film(**base)
     film = films.Mp4(original)
     (ticks,) = struct.unpack_from(">I", film["moov/trak/mdia/mdhd"], 12)

@@ -1,4 +1,4 @@
-"""A packet index survives the way through bytes, and damaged bytes are not believed."""
+"""A packet index survives a round trip through bytes, and damaged bytes are not used."""
 
 from __future__ import annotations
 

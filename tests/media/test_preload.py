@@ -123,7 +123,7 @@ def test_local_files_are_read_as_they_are_decoded(films):
 
 
 def test_ranges_of_packets_in_any_order(films):
-    """Bytes of a span lie between the first and the last of its packets, wherever they are."""
+    """Bytes of a span are between the first and the last of its packets, wherever they are."""
     video = open_video(films.film(codec="h264", frames=12, gop=4))
     order = np.random.default_rng(0).permutation(len(video.index.offset))
     mixed = replace(video.index, offset=video.index.offset[order], size=video.index.size[order])

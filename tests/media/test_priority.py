@@ -1,4 +1,4 @@
-"""No encoder makes itself, or whoever opens it, more urgent than it was."""
+"""No encoder raises the priority of its own process or of the one that opens it."""
 
 from __future__ import annotations
 

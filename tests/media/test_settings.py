@@ -1,4 +1,4 @@
-"""Encoder options come from a closed list, whoever gives them."""
+"""Encoder options come from a closed list, also those of a user."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_a_replaced_file_is_read_anew(films, short, long, tmp_path):
     after = open_video(path)
     assert after.index.frames == 20
     assert same(frames_of(after), films.plain(long)[0])
-    # Who still holds the first one goes on reading the first file, with its own index.
+    # Who still holds the first one continues reading the first file, with its own index.
     assert same(frames_of(before), films.plain(short)[0])
 
 
@@ -92,7 +92,7 @@ def test_cut_off_after_it_was_opened(films, tmp_path):
         frames_of(opened)
     with pytest.raises(VideoError, match="cut off"):
         open_video(path)
-    # What lies before the cut can still be had.
+    # What is before the cut can still be had.
     early = GopSpan(opened.index, opened.file, opened.name, (0, 1, 2))
     assert [number for number, _ in Decoder().frames(early)] == [0, 1, 2]
 

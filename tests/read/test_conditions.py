@@ -352,7 +352,7 @@ def test_the_deepest_condition_reaches_every_engine(engines):
     assert engines(many)[0] == engines(many)[1]
 
 
-# Names that strangers chose
+# Names that untrusted sources chose
 
 
 def test_names_that_differ_in_case_are_not_mixed_up(tmp_path):

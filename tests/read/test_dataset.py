@@ -91,9 +91,9 @@ def test_an_image_that_many_samples_share_is_decoded_once(root, monkeypatch):
     decoded = []
     original = Decoder.frames
 
-    def counting(self, stretch):
-        decoded.extend(stretch.frames)
-        return original(self, stretch)
+    def counting(self, gop_span):
+        decoded.extend(gop_span.frames)
+        return original(self, gop_span)
 
     monkeypatch.setattr(Decoder, "frames", counting)
     ds = demoreel.open(root, windows={CAMERA: [-2, -1, 0]}, decode_threads=1)

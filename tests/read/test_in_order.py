@@ -207,9 +207,9 @@ def test_every_packet_is_decoded_once(tmp_path, monkeypatch):
     decoded = []
     real = Decoder._wanted
 
-    def counted(self, stretch, start, wanted):
-        decoded.extend(stretch.packets(start).tolist())
-        return real(self, stretch, start, wanted)
+    def counted(self, gop_span, start, wanted):
+        decoded.extend(gop_span.packets(start).tolist())
+        return real(self, gop_span, start, wanted)
 
     monkeypatch.setattr(Decoder, "_wanted", counted)
     every_image(demoreel.open(path))
@@ -221,9 +221,9 @@ def test_a_part_that_begins_inside_a_group_costs_only_its_head(tmp_path, monkeyp
     decoded = []
     real = Decoder._wanted
 
-    def counted(self, stretch, start, wanted):
-        decoded.extend(stretch.packets(start).tolist())
-        return real(self, stretch, start, wanted)
+    def counted(self, gop_span, start, wanted):
+        decoded.extend(gop_span.packets(start).tolist())
+        return real(self, gop_span, start, wanted)
 
     monkeypatch.setattr(Decoder, "_wanted", counted)
     dataset = demoreel.open(path)

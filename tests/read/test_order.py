@@ -52,7 +52,7 @@ def test_without_shuffling_frames_come_as_they_lie():
 
 
 def test_the_order_stays_what_it_was():
-    """A checkpoint of today goes on with the demoreel of tomorrow."""
+    """A checkpoint of today continues with the demoreel of tomorrow."""
     assert whole(FrameOrder(10, 42, 0)).tolist() == [9, 1, 6, 7, 5, 8, 3, 4, 0, 2]
     places = np.array([0, 1, 10**9 - 1])
     assert FrameOrder(10**9, 7, 3).at(places).tolist() == [627058140, 863124353, 48074721]

@@ -121,7 +121,7 @@ def test_epochs_and_seeds_differ_and_repeat():
 
 
 def test_the_order_stays_what_it_was():
-    """A checkpoint of today goes on with the demoreel of tomorrow."""
+    """A checkpoint of today continues with the demoreel of tomorrow."""
     assert [list(b) for b in batches([9, 7], PoolForm(2, 4), size=8)] == [
         [3, 8, 2, 7, 14, 6, 13, 0],
         [15, 1, 4, 11, 12, 9, 5, 10],
@@ -210,7 +210,7 @@ def test_each_image_is_decoded_about_once(root):
     for batch in batches(dataset.episodes.length, form, size=8):
         dataset.batch(batch)
     assert dataset.pool.decoded < 2.5 * FRAMES  # of 8 without: short spans, in little memory
-    assert form.slots < FRAMES / form.length  # and not all of them lay in memory
+    assert form.slots < FRAMES / form.length  # and not all of them were in memory
 
 
 def test_what_fits_is_decoded_once_in_all_epochs(root):

@@ -19,7 +19,7 @@ FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Episodes whose edges lie inside GOPs, over several files."""
+    """Episodes whose edges are inside GOPs, over several files."""
     return make_dataset(
         tmp_path_factory.mktemp("speed") / "videos",
         episodes=[7, 30, 3, 22],

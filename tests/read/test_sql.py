@@ -371,7 +371,7 @@ def test_a_damaged_lance_table_is_not_the_conditions_fault(copy_of):
 
 @pytest.mark.parametrize("key", ["note", "observation.state", "next.done"])
 def test_texts_that_unfold_over_several_files(made, tmp_path, monkeypatch, key):
-    """Whatever the metadata call the column: a scanner decodes what lies in the files."""
+    """Whatever the metadata call the column: a scanner decodes what is in the files."""
     root = Path(shutil.copytree(made, tmp_path / "set"))
     for path in sorted(root.glob("data/**/*.parquet")):
         table = pq.read_table(path)

@@ -244,7 +244,7 @@ def test_datasets_with_and_without_the_column_are_merged(recorded, tmp_path, fea
     assert told(tmp_path / "merged") == known[0] + known[1]
     assert CAPTURE_TIME not in demoreel.open(tmp_path / "merged").features
     assert [said for said in done.dropped if CAPTURE_TIME in said] == [
-        f"{CAPTURE_TIME}: as a column, which not all datasets have; its times lie beside the data"
+        f"{CAPTURE_TIME}: as a column, which not all datasets have; its times are beside the data"
     ]
 
 

@@ -32,7 +32,7 @@ def waiting(tmp_path):
 
 
 def packets_in(path):
-    """Where each packet of a file lies: offset and size."""
+    """Where each packet of a file is: offset and size."""
     data = path.read_bytes()
     start = len(b"demoreel packets 1\n")
     at = start + 4 + struct.unpack_from("<I", data, start)[0]

@@ -52,7 +52,7 @@ def test_what_was_saved_before_it_was_encoded_is_there_once_after_a_kill(tmp_pat
 
     def check(root, *, images_from):
         try:
-            seen = len(demoreel.open(root).episodes)  # as it lies, before anything is finished
+            seen = len(demoreel.open(root).episodes)  # as it is, before anything is finished
         except UnfinishedError:
             seen = None
         there = check_whole(root, images_from=images_from)

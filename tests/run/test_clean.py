@@ -360,7 +360,7 @@ def kill(process):
 
 
 def everything_left(tmp_path):
-    """Return all that lies in the parent folder, the temporary folder and the cache."""
+    """Return all that is in the parent folder, the temporary folder and the cache."""
     left = [path for path in (tmp_path / "here").iterdir() if path.name != "ds"]
     for name in ("DEMOREEL_SCRATCH", "DEMOREEL_STAGING", "TMPDIR"):
         left += [path for path in (tmp_path / name).rglob("*") if path.name.find("demoreel-") != 0]

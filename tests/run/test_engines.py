@@ -95,7 +95,7 @@ def test_long_tasks_are_left_to_others(tmp_path):
 
 
 def test_this_process_works_while_others_start(tmp_path):
-    # Nobody else could do it: there is one other, and it has the first, which waits for these.
+    # No other process could do it: there is one, and it has the first, which waits for these.
     first = Task("first", wait_for, (str(tmp_path / "t3"),), weight=9)
     done = dict(LocalEngine(2).run([first, *tasks_in(tmp_path, 4)]))
     assert {result.get("pid") for result in done.values()} == {None, os.getpid()}

@@ -1,4 +1,4 @@
-"""The hidden folder: notes that are believed only with their files, one commit, locks."""
+"""The hidden folder: notes that count only with their files, one commit, locks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_nothing_is_forgotten_that_another_is_at(tmp_path):
 
 
 def test_someone_was_faster(tmp_path, monkeypatch):
-    """Between a look at the target and the lock, another has committed, or has begun anew."""
+    """Between a look at the target and the lock, another has committed, or has begun again."""
     out, work = tmp_path / "out", {"kind": "cut", "fingerprint": PRINT}
     lock = staging_module.lock_folder
 
@@ -158,7 +158,7 @@ def test_what_can_go_on_stays(tmp_path, error):
         assert stage.done("two") is None
 
 
-def test_a_note_is_believed_with_its_files_only(tmp_path):
+def test_a_note_counts_with_its_files_only(tmp_path):
     with staging(tmp_path / "out", kind="cut", fingerprint=PRINT) as stage:
         (stage.dataset / "data").write_bytes(b"1234")
         stage.note("task", {"files": {"dataset/data": 4}})

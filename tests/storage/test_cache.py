@@ -1,4 +1,4 @@
-"""Ranges that were fetched once: bounded, shared, and never believed when damaged."""
+"""Ranges that were fetched once: bounded, shared, and never used when damaged."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_on_disk(tmp_path, forget):
     ],
     ids=["cut off", "longer", "empty", "other bytes", "other sum"],
 )
-def test_damaged_files_are_not_believed(tmp_path, forget, damage):
+def test_damaged_files_are_not_used(tmp_path, forget, damage):
     cache = RangeCache(tmp_path, 10**6)
     cache.put(WHO, 0, b"these are the bytes")
     [path] = files_in(tmp_path)

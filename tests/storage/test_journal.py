@@ -216,7 +216,7 @@ def test_folders_that_are_on_disk_are_not_forced_again(root):
 
 
 def test_a_folder_of_a_commit_that_failed_is_forced_with_those_above_it(root):
-    """Nobody can say whether its entry is on disk."""
+    """It is unknown whether its entry is on disk."""
     (root / "data" / "chunk-000").mkdir(parents=True)
     with WriterLock(root):
         assert add_file(root, "data/chunk-000/a", set()) == {"data/chunk-000", "data", "."}

@@ -1,4 +1,4 @@
-"""JSON from strangers: whatever it is, it is read or it is a MetadataError."""
+"""JSON from untrusted sources: whatever it is, it is read or it is a MetadataError."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_a_folder_is_let_go_of(path, tmp_path):
     held = open_file(path)
     open_file(beside)
     let_go_of(tmp_path)
-    assert held.read(0, 10) == DATA[:10]  # who still reads goes on
+    assert held.read(0, 10) == DATA[:10]  # an open file stays readable
     del held
     handles = {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
     assert os.path.realpath(path) not in handles

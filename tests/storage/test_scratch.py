@@ -224,7 +224,7 @@ def test_a_folder_that_others_may_write_to_is_refused(home, mode):
 
 
 def test_an_old_lock_says_nothing_about_a_new_folder():
-    """A sweep that opened a lock just before the folder was removed, and made anew by another."""
+    """A sweep that opened a lock just before the folder was removed, and made again by another."""
     first = Scratch("a")
     stale = os.open(first.folder / "lock", os.O_RDWR)
     first.close()
@@ -236,7 +236,7 @@ def test_an_old_lock_says_nothing_about_a_new_folder():
 
 
 def test_coming_and_going_at_once():
-    """Four processes come and go; whoever holds the folder finds it whole, or empty.
+    """Four processes come and go; the one that holds the folder finds it whole, or empty.
 
     A flag speaks of data. If one process removed the folder file by file while another moved in,
     the new one would find a flag without its data, or lose what it had just written.

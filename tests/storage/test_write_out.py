@@ -14,5 +14,5 @@ def test_the_file_stays_as_it_is(tmp_path):
     begin_writing_out(handle, 5_000, 0)
     begin_writing_out(handle, 50_000, 10)  # behind its end
     os.close(handle)
-    begin_writing_out(handle, 0, 10)  # closed: nobody is told
+    begin_writing_out(handle, 0, 10)  # closed: no error
     assert (tmp_path / "file").read_bytes() == b"x" * 10_000

@@ -217,7 +217,7 @@ def test_a_short_body(proxy, plain, fault, told):
     assert (answer.status, answer.headers["Content-Range"]) == (206, told)
     assert answer.headers["Content-Length"] == "99985"
     assert answer.read() == DATA[5:99_990]
-    assert plain().read() == DATA[:100_000]  # the same connection goes on
+    assert plain().read() == DATA[:100_000]  # the same connection continues
 
 
 def test_a_short_body_still_has_a_byte(proxy, plain):

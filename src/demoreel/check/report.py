@@ -202,7 +202,11 @@ class Report:
         return self.worst in (None, "hint")
 
     def of(self, code: str) -> tuple[Finding, ...]:
-        """Return the findings of one code."""
+        """Return the findings of one code.
+
+        Args:
+            code: The code, such as ``video-short``.
+        """
         return tuple(finding for finding in self.findings if finding.code == code)
 
     def by_severity(self) -> dict[Severity, int]:

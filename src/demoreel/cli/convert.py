@@ -173,7 +173,7 @@ def convert(
     """Write the dataset at SOURCE in another layout to TARGET.
 
     TARGET appears whole and verified, or not at all; SOURCE is only read. After a kill the same
-    command goes on where it was. With --in-place there is no TARGET. What is remote is fetched
+    command continues where it was. With --in-place there is no TARGET. What is remote is fetched
     first, or made here and sent at the end.
     """
     import demoreel
@@ -325,7 +325,7 @@ def _tell(out: Output, report: ConvertReport) -> None:
         would = "would be kept" if report.dry_run else "is kept"
         out.note(f"what was there {would} at {called(report.kept)}")
     if report.linked:
-        out.note(f"its videos lie in {called(report.source)} still: keep that folder where it is")
+        out.note(f"its videos are still in {called(report.source)}: keep that folder where it is")
     if report.dry_run:
         return
     if report.resumed_parts:

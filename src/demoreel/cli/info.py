@@ -121,7 +121,7 @@ def _camera(feature: Feature) -> dict[str, Any]:
 
 
 def _external(dataset: Dataset) -> dict[str, Any]:
-    """Return how many files outside itself the dataset names, where they lie, and if it may."""
+    """Return how many files outside itself the dataset names, where they are, and if it may."""
     from demoreel.storage.external import prefixes_of
 
     found: dict[str, bool] = {}
@@ -165,7 +165,7 @@ def _summed(files: Iterable[tuple[str, int]]) -> dict[str, dict[str, int]]:
     total = {"files": 0, "bytes": 0}
     for name, length in files:
         part, slash, _ = name.partition("/")
-        # What lies beside the folders counts in the total only.
+        # What is beside the folders counts in the total only.
         own = [found.setdefault(part, {"files": 0, "bytes": 0})] if slash else []
         for sums in (*own, total):
             sums["files"] += 1

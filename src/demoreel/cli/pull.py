@@ -51,8 +51,8 @@ def pull(
 ) -> None:
     """Fetch a dataset from the Hub or an object store to a folder.
 
-    TARGET appears whole and verified, or not at all. After a kill the same command goes on where it
-    was. A folder that was pulled before is brought up to date, if it has not been changed.
+    TARGET appears whole and verified, or not at all. After a kill the same command continues where
+    it was. A folder that was pulled before is updated, unless it was changed.
     """
     import demoreel
 

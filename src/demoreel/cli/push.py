@@ -60,7 +60,7 @@ def push(
     """Publish the dataset at PATH on the Hub, in one commit.
 
     Files that are there already are not sent; those that the dataset no longer has are deleted.
-    After a kill the same command goes on where it was. Hidden files never leave the machine.
+    After a kill the same command continues where it was. Hidden files never leave the machine.
     """
     import demoreel
 

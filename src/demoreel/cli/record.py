@@ -161,7 +161,7 @@ def _refuse_another_layout(folder: Path, layout: str) -> None:
     own = open_reader(folder).layout
     if layout != own:
         raise ArgumentError(
-            f"The dataset lies in the layout {own}, not {layout}.",
+            f"The dataset has the layout {own}, not {layout}.",
             hint="leave --layout out",
             path=folder,
         )

@@ -174,15 +174,15 @@ def _refuse_existing(target: Path, *, overwrite: bool) -> None:
 
 
 def form_of(reader: Reader, options: Options) -> Form:
-    """Return how a conversion is to lie on disk; refuse options that do not go together."""
+    """Return how a conversion is stored; refuse options that do not go together."""
     to, is_v2 = options.to, reader.layout.startswith("v2")
     codec = None
-    filmed = [key for key in reader.info.cameras if not reader.in_tables(key)]
+    video_cameras = [key for key in reader.info.cameras if not reader.in_tables(key)]
     if to == "lance-frames":
-        codec = options.image_codec or ("jpeg" if filmed else "source")
-        if codec == "source" and filmed:
+        codec = options.image_codec or ("jpeg" if video_cameras else "source")
+        if codec == "source" and video_cameras:
             raise ArgumentError(
-                f"The images of {filmed[0]!r} lie in videos: there are no source images to keep.",
+                f"The images of {video_cameras[0]!r} are in videos: there are no images to keep.",
                 hint="choose jpeg, png or webp-lossless; or lance-video, which keeps the videos",
                 dataset=reader.root,
             )
@@ -191,9 +191,9 @@ def form_of(reader: Reader, options: Options) -> Form:
             f"image_codec is for lance-frames; {to} keeps images and videos as they are.",
             hint="leave it out",
         )
-    if to == "lance-video" and reader.info.cameras and not filmed:
+    if to == "lance-video" and reader.info.cameras and not video_cameras:
         raise ArgumentError(
-            "This dataset's images lie in its tables; it has no videos for lance-video to keep.",
+            "This dataset's images are in its tables; it has no videos for lance-video to keep.",
             hint="convert it to lance-frames",
             dataset=reader.root,
         )
@@ -201,7 +201,7 @@ def form_of(reader: Reader, options: Options) -> Form:
         raise ArgumentError(f"{to} has no videos that could stay where they are (link).")
     if options.encodes_anew:
         _refuse_encoding(reader, options)
-    if options.link and not filmed:
+    if options.link and not video_cameras:
         raise ArgumentError("This dataset has no videos that could be linked.", dataset=reader.root)
     form = Form(
         layout=to,
@@ -229,7 +229,7 @@ def form_of(reader: Reader, options: Options) -> Form:
 
 
 def _refuse_encoding(reader: Reader, options: Options) -> None:
-    """Refuse what encoding cameras anew does not go together with."""
+    """Refuse what encoding cameras again does not go together with."""
     cameras = [key for key in reader.info.cameras if not reader.info.features[key].is_depth]
     if options.to == "lance-frames":
         raise ArgumentError(
@@ -239,7 +239,7 @@ def _refuse_encoding(reader: Reader, options: Options) -> None:
         )
     if options.link or options.exact:
         raise ArgumentError(
-            "Videos that are encoded anew are neither linked nor kept exact.",
+            "Videos that are re-encoded are neither linked nor kept exact.",
             hint="leave link and exact out",
         )
     if not cameras:
@@ -249,7 +249,7 @@ def _refuse_encoding(reader: Reader, options: Options) -> None:
 
 
 def _films(reader: Reader, options: Options) -> bool:
-    """Whether cameras whose images lie in tables become videos: those that are named, or all."""
+    """Whether cameras whose images are in tables become videos: those that are named, or all."""
     chosen = reader.info.image_keys if options.cameras is None else options.cameras
     return any(key in reader.info.image_keys for key in chosen)
 
@@ -336,10 +336,10 @@ class _Conversion:
     def _say(self) -> None:
         numbers = [clip.episode for clip in self.plan.clips]
         if self.plan.verbatim is None and numbers != list(range(len(numbers))):
-            self.notes.append("episodes are numbered anew, from 0: there were gaps")
+            self.notes.append("episodes are renumbered from 0: there were gaps")
         encoded = sum(video.encoded for video in self.plan.videos)
         if encoded and not self.options.encodes_anew:
-            self.notes.append(f"{count(encoded, 'frame')} had to be encoded anew")
+            self.notes.append(f"{count(encoded, 'frame')} had to be re-encoded")
 
     def _say_missing(self, cameras: list[str]) -> None:
         if cameras:
@@ -414,7 +414,7 @@ class _Conversion:
             linked = self._linked(dataset)
             if any(Path(folder).is_relative_to(self.target.resolve()) for folder in linked):
                 raise ArgumentError(
-                    "A video to be linked lies in the folder to be replaced.", path=self.target
+                    "A video to be linked is in the folder to be replaced.", path=self.target
                 )
             allow_external(dataset, linked)
         if self.options.verify != "none":
@@ -446,7 +446,7 @@ class _Conversion:
             remember_links(self.target / name, self._linked(dataset), made_in=dataset / name)
         except OSError as error:
             log.warning(
-                "%s: where its videos lie could not be noted (%s); open it with allow_external=",
+                "%s: where its videos are could not be noted (%s); open it with allow_external=",
                 self.target,
                 error,
             )

@@ -1,4 +1,4 @@
-"""What a conversion tells: how far it is, and at the end what it did."""
+"""Reports of a conversion: progress while it runs, and the result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ConvertReport:
         seconds: How long it took.
         verified: What was compared; None without verification.
         dry_run: Whether nothing was written.
-        kept: Where the source lies now, if it was converted in place.
+        kept: Where the source is now, if it was converted in place.
         notes: What else is worth knowing: episodes that were left out or have other numbers,
             statistics that were computed or are missing.
         dropped: What the source holds or states and the target does not, a sentence each.
@@ -76,7 +76,11 @@ class ConvertReport:
 
     @classmethod
     def from_json(cls, noted: Mapping[str, Any]) -> ConvertReport:
-        """Return the report that plain values were made of."""
+        """Return the report that was noted.
+
+        Args:
+            noted: Plain values, as JSON holds them.
+        """
         verified, source = noted["verified"], noted["source"]
         changes = {
             "source": Path(source) if is_here(source) else source,
@@ -87,7 +91,11 @@ class ConvertReport:
         return cls(**{**noted, **changes})
 
     def called(self, names: Mapping[str, str]) -> ConvertReport:
-        """Return the same with other names for folders: URIs, of copies."""
+        """Return the same report with other names for folders.
+
+        Args:
+            names: The new names by the old ones, such as URIs by the paths of their copies.
+        """
         notes = self.notes
         for copy, name in names.items():
             notes = tuple(note.replace(copy, name) for note in notes)

@@ -1,4 +1,4 @@
-"""``demoreel.convert``: which way to go, where the result goes, and what a full disk means.
+"""``demoreel.convert``: checks its arguments, chooses the target, and reports full disks.
 
 At the end, the two converters of lerobot-lancedb, by their names and arguments.
 """
@@ -68,14 +68,14 @@ def convert(
 ) -> ConvertReport:
     """Convert a dataset to another layout. The source is only read.
 
-    The target appears whole, when everything is written, forced to disk and verified, or not
+    The target appears whole, when everything is written, synced to disk and verified, or not
     at all: an error, Ctrl-C or SIGTERM leaves nothing behind. After ``kill -9`` or a power cut
-    the same call goes on from what was written.
+    the same call continues from what was written.
 
     A remote source is fetched first, into a folder beside the user's cache
     (``DEMOREEL_STAGING``) that is removed again. A remote target is made there, too, and sent
     when it is whole, ``meta/info.json`` last: there is no dataset before. What is overwritten loses
-    its ``meta/info.json`` first. After an interruption the same call goes on.
+    its ``meta/info.json`` first. After an interruption the same call continues.
 
     Cost: videos are copied at the speed of the disk, without a look at their images; for
     lance-frames every image is decoded and encoded, on all cores. Memory stays below 1 GB.
@@ -100,7 +100,7 @@ def convert(
             ``source`` if no camera is a video, else ``jpeg``.
         jpeg_quality: 1 to 100.
         jpeg_subsampling: 0 is 4:4:4, 1 is 4:2:2, 2 is 4:2:0.
-        exact: Of v2.1: where an episode begins inside a GOP, encode that group anew,
+        exact: Of v2.1: where an episode begins inside a GOP, encode that group again,
             so that its video has its own frames and no more. Such episodes are refused otherwise.
         picture_stats: Of v3.0 and v2.1 made of v2.x: where statistics of images are missing,
             decode all images of that camera and compute them. False leaves them out.
@@ -108,13 +108,13 @@ def convert(
         drop_audio: Leave the audio of videos out, and say so in ``info.json``. It is copied
             otherwise; lance-frames has no place for it, and refuses videos that have some.
         data_files_size_in_mb: Of v3.0: size at which a new table is begun; None is the source's, or
-            100. Given one of the two, episodes of a v3.0 source are gathered anew.
+            100. Given one of the two, episodes of a v3.0 source are gathered again.
         video_files_size_in_mb: Of v3.0: size at which a new video is begun; None is the source's,
             or 200.
-        codec: Encode cameras anew, with this codec (``h264``, ``av1``, ``hevc``) or encoder
+        codec: Encode cameras again, with this codec (``h264``, ``av1``, ``hevc``) or encoder
             (``libx264``); given one of the next five alone, the codec that the cameras have. Images
-            that lie in tables become videos. Depth is kept as it is. Every frame is decoded and
-            encoded, on all cores, and statistics of images are computed anew.
+            that are in tables become videos. Depth is kept as it is. Every frame is decoded and
+            encoded, on all cores, and statistics of images are computed again.
         gop: Frames from keyframe to keyframe; 2 by default. Longer ones are smaller on disk, and a
             random frame costs half of them.
         crf: Constant quality, 30 by default; less is better.
@@ -146,7 +146,7 @@ def convert(
             dataset is being recorded to.
         UnfinishedError: Saved episodes of the source wait to be encoded, or a commit to be
             completed.
-        StoreError: A store does not answer; the same call goes on from there.
+        StoreError: A store does not answer; the same call continues from there.
         DemoreelError: The source is not readable.
     """
     options = Options(
@@ -306,7 +306,7 @@ def convert_to_lance_video(
         repo_id: The dataset's name under ``$HF_LEROBOT_HOME``, or its folder. Nothing is fetched.
         output: The folder to make.
         src_root: The dataset's folder, if it is elsewhere.
-        revision: Not supported: datasets are read as they lie.
+        revision: Not supported: datasets are read as they are.
         table_name: The table's name; by default the last part of ``repo_id``.
         tolerance_s: Of no effect: frames are found by their number, not by their time.
         overwrite: Replace a dataset that is there.
@@ -356,7 +356,7 @@ def convert_to_lance(
         repo_id: The dataset's name under ``$HF_LEROBOT_HOME``, or its folder. Nothing is fetched.
         output: The folder to make.
         src_root: The dataset's folder, if it is elsewhere.
-        revision: Not supported: datasets are read as they lie.
+        revision: Not supported: datasets are read as they are.
         table_name: The table's name; by default the last part of ``repo_id``.
         jpeg_quality: 1 to 100.
         chroma_subsampling: 0 is 4:4:4, 1 is 4:2:2, 2 is 4:2:0.
@@ -402,7 +402,7 @@ def _warn(report: ConvertReport) -> None:
 def _source(repo_id: str, root: str | os.PathLike[str] | None, revision: str | None) -> Path:
     if revision is not None:
         raise ArgumentError(
-            "revision= is not supported: datasets are read as they lie.",
+            "revision= is not supported: datasets are read as they are.",
             hint="fetch that revision, and give its folder as src_root",
         )
     if root is not None:

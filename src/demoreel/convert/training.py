@@ -1,4 +1,4 @@
-"""Which way to encode a dataset for training: measured on this machine, with its own images."""
+"""Compares ways to encode a dataset for training, on this machine, with the dataset's images."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def measure_for_training(
         dataset = Dataset(piece)
         colour = [key for key in dataset.cameras if not dataset.features[key].is_depth]
         if not colour:
-            raise ArgumentError("No camera could be encoded anew.", dataset=Path(source))
+            raise ArgumentError("No camera could be re-encoded.", dataset=Path(source))
         sizes = (None, image_size or _half(dataset, colour[0]))
         ways = [
             TrainingForm(codec, gop, size, crf)

@@ -1,4 +1,4 @@
-"""``meta/lerobot_annotations.json``: language that annotation tools keep beside a dataset.
+"""``meta/lerobot_annotations.json``: language annotations that other tools store in a dataset.
 
 ::
 
@@ -115,7 +115,7 @@ def _file(episodes: Mapping[str, Any]) -> dict[str, Any]:
 def follow_annotations(plan: Plan, dataset: Path, dropped: list[str]) -> None:
     """Write the annotations of a result's clips, where a source has such a file.
 
-    Cost: reads these files, and the times of the episodes that they speak of.
+    Cost: reads these files, and the times of the episodes that they refer to.
     """
     said: dict[tuple[int, int], Labels] = {}
     there = False

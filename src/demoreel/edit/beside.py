@@ -1,4 +1,4 @@
-"""What lies beside the rows of sources and speaks of their frames: it follows every cut.
+"""Capture times and score files of the sources: written for the frames that a result keeps.
 
 Capture times are demoreel's own (``layouts/capture_times.py``). Score files are those of any
 program: parquet files with a row for a frame (``index``, or ``episode_index`` and ``frame_index``)

@@ -1,4 +1,4 @@
-"""The cut list: which clips of which sources a dataset is to be made of. No I/O here.
+"""The cut list: the clips of the sources that a new dataset consists of. No I/O here.
 
 As JSON it can be read, changed and applied again::
 
@@ -48,7 +48,7 @@ class LanguageRow:
             ``interjection``, ``vqa``, ``trace``.
         content: The text.
         role: Who says it.
-        camera: The camera that it speaks of, if any.
+        camera: The camera that it refers to, if any.
         tool_calls: Calls, each as JSON text.
     """
 
@@ -109,7 +109,7 @@ class Labels:
     events: tuple[LanguageRow, ...] | None = None
 
     def over(self, before: Labels | None) -> Labels:
-        """Return these, and what was said before of what these do not speak of."""
+        """Return these, and what was said before of what these do not refer to."""
         if before is None:
             return self
         found = {
@@ -363,7 +363,7 @@ Frames = range | tuple[int, ...]
 def frames_of(clip: Clip, *, rate: float, fps: float) -> Frames:
     """Return the frames of the episode that become a clip's: at each tick, the nearest in time.
 
-    Frame ``k`` of the result shows second ``k / fps`` of the clip; no tick lies behind its last
+    Frame ``k`` of the result shows second ``k / fps`` of the clip; no tick is behind its last
     frame. A range where one rate is a multiple of the other.
     """
     ratio = exact_rate(rate) / exact_rate(fps)

@@ -1,6 +1,6 @@
-"""Comparing what was written with what it was made of: values, bytes, decoded frames.
+"""Compares written data with its source: values, bytes, decoded frames.
 
-Frames of videos that were encoded anew are compared in small, as 16 by 16 averages: what a codec
+Frames of videos that were re-encoded are compared in small, as 16 by 16 averages: what a codec
 loses at any quality is hardly seen there, and another frame, a shifted or a broken one is.
 """
 
@@ -87,7 +87,7 @@ def compare_frames(
         frames: How many.
         codec: How images were encoded; None if they were not.
         check: Called now and then; may raise to stop.
-        encoded: Cameras whose videos were encoded anew, perhaps scaled.
+        encoded: Cameras whose videos were re-encoded, perhaps scaled.
 
     Returns:
         How many images were compared, and the worst brightness PSNR where a codec is in the way.
@@ -157,7 +157,7 @@ def _lowest_psnr(quality: int) -> float:
 
 
 def is_encoded(of_camera: VideoPlan, clip: int, place: Place, frame: int) -> bool:
-    """Whether a clip's frame was encoded anew, and is no copy."""
+    """Whether a clip's frame was re-encoded, and is no copy."""
     return any(place.step * frame in frames for frames in of_camera.encoded.get(clip, ()))
 
 

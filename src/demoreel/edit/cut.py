@@ -96,7 +96,7 @@ def _pinned_version(dataset: Dataset) -> int | None:
     arguments = dataset.__getstate__()
     if arguments.get("tables") is not None:
         raise ArgumentError(
-            "A dataset whose tables lie elsewhere cannot be cut.",
+            "A dataset whose tables are elsewhere cannot be cut.",
             hint="bring tables and meta/ into one folder",
             dataset=dataset.root,
         )
@@ -142,6 +142,9 @@ class Cut:
     def delete(self, episodes: EpisodeName | Iterable[EpisodeName]) -> Cut:
         """Leave episodes out.
 
+        Args:
+            episodes: One or several, by their number in the source, or (source, number).
+
         Raises:
             ArgumentError: One of them is not in the cut, or none would be left.
         """
@@ -153,6 +156,9 @@ class Cut:
 
     def keep(self, episodes: EpisodeName | Iterable[EpisodeName]) -> Cut:
         """Take only these episodes, in this order; an episode named twice comes twice.
+
+        Args:
+            episodes: One or several, by their number in the source, or (source, number).
 
         Raises:
             ArgumentError: One of them is not in the cut.
@@ -326,13 +332,13 @@ class Cut:
     def annotate(self, path: PathLike | None = None) -> Cut:
         """Take language from an annotation tool's file into the columns of language.
 
-        Cost: reads the file, and the times of the episodes that it speaks of.
+        Cost: reads the file, and the times of the episodes that it refers to.
 
         Args:
             path: The file; None is the dataset's own ``meta/lerobot_annotations.json``.
 
         Raises:
-            ArgumentError: The cut has several sources, the file is of another form, or it speaks of
+            ArgumentError: The cut has several sources, the file is of another form, or it refers to
                 episodes that the dataset does not have.
             DatasetNotFoundError: There is no such file.
         """
@@ -372,6 +378,9 @@ class Cut:
     def remove(self, *features: str) -> Cut:
         """Leave features out: columns or cameras.
 
+        Args:
+            *features: Their names in the sources.
+
         Raises:
             UnknownKeyError: There is no such feature.
             ArgumentError: Every dataset has it (``timestamp``, ``index`` and the like).
@@ -379,7 +388,10 @@ class Cut:
         return self._with_sources(lambda source: without(source, features))
 
     def rename(self, features: Mapping[str, str]) -> Cut:
-        """Give features other names: new ones by the old ones.
+        """Give features other names.
+
+        Args:
+            features: The new names by the old ones.
 
         Raises:
             UnknownKeyError: There is no such feature.
@@ -421,7 +433,7 @@ class Cut:
         """Put other datasets' episodes behind these.
 
         Args:
-            others: Datasets, or cuts of them.
+            *others: Datasets, or cuts of them.
             features: What to do with features that only some have: ``strict`` refuses, ``common``
                 leaves them out, ``union`` fills them and adds a ``KEY_is_missing`` mask.
 
@@ -467,8 +479,8 @@ class Cut:
         """Return what would be written, file by file; see ``edit.plan.make_plan``.
 
         Args:
-            form: As for ``render``: ``layout``, sizes of files, ``exact``, ``fps``, ``vcodec`` and
-                the like.
+            **form: As for ``render``: ``layout``, sizes of files, ``exact``, ``fps``, ``vcodec``
+                and the like.
         """
         return make_plan(self.cutlist, form=Form(**form))
 
@@ -489,10 +501,10 @@ class Cut:
 
         Cost: one copy of the clips' bytes; no image is decoded, none is encoded, unless ``exact``
         or a codec asks for it. The sources stay as they are, and the target is absent until it is
-        whole. After a kill, Ctrl-C or a full disk, the same call goes on from the files that were
+        whole. After a kill, Ctrl-C or a full disk, the same call continues from the files that were
         finished.
 
-        Remote sources are fetched first: the files that clips lie in, into a folder
+        Remote sources are fetched first: the files that clips are in, into a folder
         beside the user's cache (``DEMOREEL_STAGING``), which is removed again. A remote target is
         made there, too, and then sent, ``meta/info.json`` last: there is no dataset before.
 
@@ -507,9 +519,9 @@ class Cut:
             overwrite: Of a remote target: replace the dataset that is there.
             storage_options: Of such a target: as for ``demoreel.open``.
             report: Called with the share of bytes that are written.
-            form: How the result is to be; all of it is optional. ``layout`` (a video of v2.1 holds
-                one episode and nothing else, so that clips which begin or end inside a group of
-                images are refused there, unless they are to be exact);
+            **form: Options of the result. ``layout`` (a video of v2.1 contains only the frames of
+                one episode, so clips that begin or end inside a GOP are an error there unless
+                ``exact`` is set);
                 ``data_files_size_in_mb``, ``video_files_size_in_mb`` (sizes at which a new file is
                 begun; the source's by default) and ``chunks_size`` (files in a chunk folder);
                 ``exact`` (clips carry no packets but their own: the frames before a clip's first
@@ -530,7 +542,7 @@ class Cut:
             DiskFullError: There is no room.
             VideoError: A source's video is missing or broken.
             ConversionError: The result is not what the sources hold; it was not kept.
-            StoreError: A store does not answer; the same call goes on from there.
+            StoreError: A store does not answer; the same call continues from there.
         """
         from demoreel.edit.render import Shard, render_cut
 
@@ -571,6 +583,9 @@ class Cut:
 
     def save(self, path: PathLike) -> None:
         """Write the cut list as JSON, for ``load`` and ``demoreel cut apply``.
+
+        Args:
+            path: The file; one that exists is replaced.
 
         Raises:
             ArgumentError: It has features that were added from memory.

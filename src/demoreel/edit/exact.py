@@ -1,11 +1,11 @@
-"""Where a clip can be cut out of a video without a foreign packet, and what is encoded for it.
+"""Plans clips without foreign packets: where packets are copied, and which frames are encoded.
 
 Decoding can begin at some keyframes only: all that is decoded before one must be shown before it,
-all that is decoded after it must be shown after it, and the decoder must begin its counters anew.
+all that is decoded after it must be shown after it, and the decoder must begin its counters again.
 From the first of them that a clip has, packets are copied. The frames before are encoded; with
 B-frames, those after the last one too.
 
-Both must then lie in one file, under one header. Every keyframe of AV1 and VP9 says all that a
+Both must then be in one file, under one header. Every keyframe of AV1 and VP9 says all that a
 decoder must know. H.264 keeps that in the file's header, as parameter sets with numbers that slices
 name: x264 is told to take a free number, and the header gets the sets of both. x265 cannot be told,
 so a clip of HEVC in which frames must be encoded is encoded as a whole, into a file of its own.
@@ -118,7 +118,7 @@ def settings_like(video: Video, frame: int) -> VideoSettings:
     if codec is None or name not in _FORMATS[codec]:
         raise VideoError(
             f"Frames cannot be encoded like this video's, {video.index.codec.name} {name}.",
-            hint="begin and end clips with GOPs, or encode the camera anew (vcodec)",
+            hint="begin and end clips with GOPs, or re-encode the camera (vcodec)",
             file=video.name,
         )
     if name == LOSSLESS_DEPTH.pix_fmt:
@@ -143,7 +143,7 @@ def settings_like(video: Video, frame: int) -> VideoSettings:
 
 
 def settings_beside(settings: VideoSettings, video: Video) -> VideoSettings | None:
-    """Return settings whose packets can lie in one file with a video's; None if there are none."""
+    """Return settings whose packets can be in one file with a video's; None if there are none."""
     if settings.codec in ("av1", "vp9"):
         return settings
     if settings.codec != "h264":
@@ -205,7 +205,7 @@ class _Avc:
         return cls(content[:5], sequence, image, content[at:])
 
     def to_bytes(self) -> bytes:
-        """Return it as it lies in a file."""
+        """Return it as it is in a file."""
         first = bytes([0xE0 | len(self.sequence)]) + _with_lengths(self.sequence)
         second = bytes([len(self.image)]) + _with_lengths(self.image)
         return self.head + first + second + self.rest

@@ -1,4 +1,4 @@
-"""Which features a result has: every source's after its changes, and what they have in common."""
+"""The features of a result: those of each source after its changes, reconciled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from demoreel.storage.scratch import no_room_for_scratch, process_folder
 
 
 def feature_of(mask: str, features: Iterable[str]) -> str | None:
-    """Return the feature that a mask speaks of; None if it is no mask."""
+    """Return the feature that a mask refers to; None if it is no mask."""
     return next((key for key in features if MASK.format(key) == mask), None)
 
 
@@ -89,7 +89,7 @@ def _as_it_lies(reader: Reader, feature: Feature) -> Feature:
         return feature
     if feature.is_depth:
         raise ArgumentError(
-            f"The depth camera {feature.key!r} lies in the tables as the codes of a video.",
+            f"The depth camera {feature.key!r} is in the tables as the codes of a video.",
             hint="cut the dataset that this one was made from, or remove the camera",
             dataset=reader.root,
         )
@@ -127,7 +127,7 @@ def together(
 
     Order, and names that only some sources give, do not matter. What means something else does:
     numbers of another shape or order, images of another size. Columns of capture times that only
-    some sources have are left out: these times lie beside the data.
+    some sources have are left out: these times are beside the data.
     """
     every = list(dict.fromkeys(key for view in views for key in view.features))
     every = [key for key in every if key not in times_beside(views)]
@@ -136,7 +136,7 @@ def together(
     clashing = [key for key in every if not _agree([v.features.get(key) for v in views])]
     if how == "common":
         left_out = {*partial, *clashing}
-        # A mask stays with what it speaks of: without it, what was filled would look like data.
+        # A mask stays with what it refers to: without it, what was filled would look like data.
         left_out -= {MASK.format(key) for key in every if key not in left_out} & masks
         chosen = [key for key in every if key not in left_out]
         missing = [key for key in chosen if key in partial]

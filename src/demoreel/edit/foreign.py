@@ -1,4 +1,4 @@
-"""What other programs keep in a dataset: columns of its tasks, files below and beside ``meta/``.
+"""Data of other programs in a dataset: columns of its tasks, files in and beside ``meta/``.
 
 What is still true of a result is kept. What is not, or cannot be told, is left out and said:
 functions take a list that gets a sentence for it.
@@ -28,7 +28,7 @@ _MADE = {
     "demoreel.json",
 }
 _MADE_FOLDERS = {"episodes", "demoreel"}
-_OF_FEATURES = {"modality.json"}  # speaks of features, and of no episode
+_OF_FEATURES = {"modality.json"}  # refers to features, not to episodes
 _TEXTS = ("task", "__index_level_0__")
 
 
@@ -154,7 +154,7 @@ def files_beside(root: Path, known: Collection[str] = ()) -> list[str]:
             for folder, _, files in os.walk(entry.path):
                 found += [(Path(folder) / file).relative_to(root).as_posix() for file in files]
     rest = sorted(name for name in found if name not in known)
-    return [f"{name}: it lies beside the dataset's own files" for name in rest]
+    return [f"{name}: it is beside the dataset's own files" for name in rest]
 
 
 def _same_everywhere(readers: Sequence[Reader], place: str) -> bool:

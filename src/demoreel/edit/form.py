@@ -1,4 +1,4 @@
-"""How a result is to lie on disk, and how each camera gets there: copied or encoded."""
+"""How a result is stored: the layout, and how each camera is copied or encoded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from demoreel.model import Feature
 Layout = Literal["v3.0", "v2.1", "lance-video", "lance-native", "lance-frames"]
 
 Images = Literal["keep", "video"]
-"""What becomes of cameras whose images lie in the tables."""
+"""What becomes of cameras whose images are in the tables."""
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
@@ -29,7 +29,7 @@ _DEPTH_FORMATS = (LOSSLESS_DEPTH.pix_fmt, None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How a result is to lie on disk.
+    """How a result is stored.
 
     Attributes:
         layout: ``v3.0``; ``v2.1``: a table and a video per camera for each episode; or one of the
@@ -50,7 +50,7 @@ class Form:
         encoder_options: More options of the encoder, from the list that ``VideoSettings`` has.
         image_size: Height and width that encoded cameras are scaled to; None keeps theirs.
         cameras: The cameras to encode; None is all but depth.
-        images: ``video`` makes videos of cameras whose images lie in the tables.
+        images: ``video`` makes videos of cameras whose images are in the tables.
         recompute_stats: Decode the result's images where no source has counted their levels, so
             that all statistics are exact.
         drop_audio: Leave the audio of videos out. It is copied otherwise, and what cannot be is
@@ -229,7 +229,7 @@ def _check_names(cameras: Mapping[str, Feature], form: Form) -> None:
             )
         if cameras[key].is_image and form.images != "video":
             raise ArgumentError(
-                f"The images of {key!r} lie in the tables.",
+                f"The images of {key!r} are in the tables.",
                 hint="make a video of them: images='video' (--images video)",
             )
 

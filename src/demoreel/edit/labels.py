@@ -1,9 +1,9 @@
-"""What a person says of clips, in the columns where the field keeps it.
+"""Labels of clips, written into the columns that LeRobot has for them.
 
 Success is ``next.success``: its maximum over an episode. Where only some episodes have been judged,
 ``next.success_is_missing`` says of which nothing is known. Language is ``language_persistent`` (the
 same rows at every frame of an episode, each with the time from which it holds) and
-``language_events`` (said at one frame). Scores and flags lie beside the data (``edit/scores.py``).
+``language_events`` (said at one frame). Scores and flags are beside the data (``edit/scores.py``).
 """
 
 from __future__ import annotations

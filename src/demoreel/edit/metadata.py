@@ -41,7 +41,7 @@ def write_metadata(
     parts: Sequence[Path],
     rows: RowFile,
 ) -> list[str]:
-    """Write all of ``meta/``. It is not forced to disk.
+    """Write all of ``meta/``. It is not synced to disk.
 
     Args:
         plan: The plan.
@@ -112,7 +112,7 @@ def _inherited(plan: Plan) -> list[Inherited]:
 def _whole_stats(
     plan: Plan, numbers: Stats, images: Mapping[str, FrameStats], dropped: list[str]
 ) -> Stats:
-    """Return the statistics of all: taken anew, of images, and what else still is true.
+    """Return the statistics of all: taken again, of images, and what else still is true.
 
     Of v2.1, whose episodes have statistics of their own, only what they do not say.
     """
@@ -157,7 +157,7 @@ def _used_tasks(plan: Plan, facts: pa.Table) -> dict[str, int]:
 def _episodes(
     plan: Plan, facts: pa.Table, images: dict[str, FrameStats], extra: Mapping[str, Any]
 ) -> pa.Table:
-    """Return ``meta/episodes``: what each clip is, where it lies, and all that is known of it."""
+    """Return ``meta/episodes``: what each clip is, where it is, and all that is known of it."""
     counts = [table.stop - table.first for table in plan.tables]
     chunk = np.repeat([table.chunk for table in plan.tables], counts)
     file = np.repeat([table.file for table in plan.tables], counts)
@@ -236,7 +236,7 @@ def _of_clips(plan: Plan, columns: Sequence[pa.ChunkedArray | None]) -> pa.Chunk
 def _with_other_stats(
     plan: Plan, facts: pa.Table, inherited: Sequence[Inherited], dropped: list[str]
 ) -> pa.Table:
-    """Add what sources say of single episodes that is not taken anew, where episodes are whole."""
+    """Add what sources say of single episodes that is not taken again, where episodes are whole."""
     names: dict[tuple[str, str], list[pa.ChunkedArray | None]] = {}
     for number, (part, view, reader) in enumerate(
         zip(inherited, plan.views, plan.readers, strict=True)

@@ -1,4 +1,4 @@
-"""Which piece of which clip goes into which video: planned before a byte is copied."""
+"""Assigns the pieces of clips to the videos of a result, before a byte is copied."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class _Placed:
 
     Attributes:
         number: Which clip.
-        piece: The first of the video's pieces that it lies in.
+        piece: The first of the video's pieces that it is in.
         frame: The frame of the source's video that is its first; -1 if its piece begins with it.
         span: Frames of the video from its first to its last, both counted.
         camera_clip: The clip, as the camera sees it.
@@ -132,7 +132,7 @@ class _Open:
     file: int = 0
     kind: tuple[object, ...] = ()
     fps: float = 0.0
-    alone: bool = False  # its first packets do not begin anew (``media/decode.py``)
+    alone: bool = False  # its first packets do not start again (``media/decode.py``)
     description: Description | None = None
     audio: tuple[object, ...] | None = None  # its kind
     pieces: list[Piece] = field(default_factory=list)
@@ -142,7 +142,7 @@ class _Open:
     clips: list[_Placed] = field(default_factory=list)
 
     def is_followed_by(self, video: Video, packet: int, frame: int) -> bool:
-        """Whether packets from ``packet`` on go on where the last run ends, or are in it already.
+        """Whether packets from ``packet`` on follow the last run, or are in it already.
 
         Its frames must not be another clip's: every frame of a video belongs to one episode.
         """
@@ -530,7 +530,7 @@ def _needed(
     first = int(index.start_of[packets].min())
     if first < 0:
         raise FrameMismatchError(
-            "The clip's first frames lean on others that the video does not have.",
+            "The clip's first frames depend on others that the video does not have.",
             hint="begin the clip a few frames later",
             dataset=root,
             file=video.name,
@@ -563,7 +563,7 @@ def _refuse_more_frames(out: VideoOut, camera_clip: CameraClip, video: Video | N
     if more and video is not None:
         raise FrameMismatchError(
             f"A clip cannot be cut out alone: its frames need {more} more, and v2.1 shows all.",
-            hint="encode those of its first GOP anew: exact=True (--exact); or begin "
+            hint="re-encode those of its first GOP: exact=True (--exact); or begin "
             "and end it with a GOP, or write v3.0",
             episode=out.episode,
             camera=out.camera,

@@ -1,4 +1,4 @@
-"""The plan: what a cut list becomes, file by file and row by row, before a byte is written.
+"""The plan of a cut: every file and row of the result, before a byte is written.
 
 Pure but for reading metadata and tables of packets: every machine that plans the same cut list gets
 the same plan, with the same fingerprint and the same tasks.
@@ -85,7 +85,7 @@ class Plan:
         views: Their features, as the result sees them.
         missing: Features that some sources lack, and that are filled there.
         info: The result's ``info.json``.
-        form: How it is to lie on disk.
+        form: How it is stored.
         positions: Where each clip's episode stands in its source.
         frames: The frames of that episode which become each clip.
         start: The first row of each clip in the result, and their number at the end.
@@ -115,7 +115,7 @@ class Plan:
 
     @property
     def layout(self) -> Layout:
-        """How the result is to lie on disk."""
+        """How the result is stored."""
         return self.form.layout
 
     @property
@@ -161,7 +161,7 @@ class Plan:
         )
 
     def encodes(self, camera: str, clip: int) -> bool:
-        """Whether images of a clip are encoded anew."""
+        """Whether images of a clip are re-encoded."""
         return camera in self.video_plans and clip in self.video_plans[camera].encoded
 
     def summary(self) -> dict[str, Any]:
@@ -204,11 +204,11 @@ def make_plan(
 ) -> Plan:
     """Plan a cut list. Nothing is written.
 
-    Cost: reads the sources' metadata, and the table of packets of each video that clips lie in.
+    Cost: reads the sources' metadata, and the table of packets of each video that clips are in.
 
     Args:
         cutlist: The cut list.
-        form: How the result is to lie on disk; None is v3.0.
+        form: How the result is stored; None is v3.0.
         in_place: Whether the result is to be a new version of its only source, a Lance dataset:
             its layout and its videos stay.
         readers: The sources, if they were just opened by ``open_unchanged``.
@@ -241,7 +241,7 @@ def make_plan(
     policies = policies_of(features, form)
     fps = form.fps or readers[0].info.fps
     dropped = [
-        f"{key}: as a column, which not all datasets have; its times lie beside the data"
+        f"{key}: as a column, which not all datasets have; its times are beside the data"
         for key in times_beside(views)
     ]
     anew = [key for key, policy in policies.items() if policy.settings is not None]

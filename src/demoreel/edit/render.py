@@ -1,6 +1,6 @@
 """Rendering plans to targets: tasks, metadata, verification, commit.
 
-Sources and targets may be remote: packets and rows that clips lie in are fetched first, and a
+Sources and targets may be remote: packets and rows that clips are in are fetched first, and a
 remote target is rendered here, and sent when it is whole. Of several cuts, all are planned, and
 refused, before the first is written; what is finished is remembered until the last one is, so that
 the same command goes on after a kill and does not take its own results for those of another.
@@ -115,7 +115,7 @@ class Target:
         folder: The folder to make.
         verification: What is read back and compared with the sources.
         remembered: Whether the same call finds that all is done, until ``forget_made``.
-        resumable: Whether Ctrl-C and a full disk leave something to go on from; a kill always does.
+        resumable: Whether the work continues after Ctrl-C or a full disk, as it does after a kill.
     """
 
     folder: Path
@@ -165,8 +165,8 @@ def render(
     """Write the dataset that a plan describes.
 
     Cost: one copy of the clips' bytes, one decode of the tables' columns; no image is decoded.
-    The target is absent until it is whole. After a kill, Ctrl-C or a full disk, the same call goes
-    on from the files that were finished; if all were, and the target is there, nothing is left.
+    The target is absent until it is whole. After a kill, Ctrl-C or a full disk, the same call
+    continues from the finished files; if all are finished and the target exists, nothing is done.
 
     Args:
         plan: The plan.
@@ -220,7 +220,7 @@ def commit(target: str | os.PathLike[str], *, verification: Verify = "ends") -> 
     """Finish what shards have written: metadata, a look at the result, one rename.
 
     Args:
-        target: The folder that the shards were given; what they were to write lies beside it.
+        target: The folder that the shards were given; what they were to write is beside it.
         verification: What is read back and compared before the target appears.
     """
     place = Target(Path(target), verification)
@@ -319,7 +319,7 @@ class _Finisher:
             self.dropped = write_metadata(plan, dataset, parts_of(plan, self._stage), rows)
             followed = follow_cut(plan, dataset, self.dropped)
             for reader in plan.readers:
-                if reader.meta.parent == reader.root:  # else the dataset lies elsewhere
+                if reader.meta.parent == reader.root:  # else the dataset is elsewhere
                     self.dropped += files_beside(reader.root, followed)
             self._target.look_at_rows(plan, dataset, rows, self._engine)
 
@@ -381,18 +381,18 @@ def render_cut(
     report: Report | None = None,
     plan: Plan | None = None,
 ) -> Rendered:
-    """Write the dataset that a cut list describes, wherever it and its sources lie.
+    """Write the dataset that a cut list describes, wherever it and its sources are.
 
     Cost: as ``render``. Of remote sources in LeRobot's own layouts, the tables and videos that
-    clips lie in are fetched; of Lance datasets all files.
+    clips are in are fetched; of Lance datasets all files.
 
     Args:
         cutlist: The cut list.
         target: The folder to make, or a URI.
-        form: How the result is to lie.
+        form: How the result is stored.
         verification: What is read back and compared before the target appears.
         engine: What runs the tasks; None is this process.
-        shard: As for ``render``; only where all lies on this machine.
+        shard: As for ``render``; only where all is on this machine.
         overwrite: Of a URI: replace the dataset that is there.
         storage_options: Of a URI: as for ``demoreel.open``.
         report: Called with the share that is done.
@@ -447,7 +447,7 @@ def render_cut(
 
 
 def _needed(cutlist: CutList, number: int) -> set[str] | None:
-    """Return the tables and videos that clips of a source lie in; None is all files."""
+    """Return the tables and videos that clips of a source are in; None is all files."""
     source = cutlist.sources[number]
     reader = open_source(source)
     if reader.layout.startswith("lance"):
@@ -489,12 +489,12 @@ def render_several(
 ) -> list[Rendered]:
     """Write several datasets, one after the other.
 
-    After a kill, Ctrl-C or a full disk the same call goes on where that was; what is remote,
+    After a kill, Ctrl-C or a full disk the same call continues where that was; what is remote,
     source or target, is not remembered.
 
     Args:
         cuts: By target, what is to be written there.
-        form: How all of them are to lie.
+        form: How all of them are stored.
         overwrite: Of URIs: replace the datasets that are there.
         verification: What is read back and compared before a target appears.
         progress: Shows how far each of them is.

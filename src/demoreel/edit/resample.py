@@ -1,4 +1,4 @@
-"""Another time for language rows: where frames are left out, or a clip begins later."""
+"""Shifts and resamples the times of language rows when frames are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Score files: what programs say of frames or episodes in parquet files beside a dataset's own."""
+"""Score files: parquet files beside a dataset with values for its frames or episodes."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ INDEX, EPISODE, FRAME = "index", "episode_index", "frame_index"
 
 @dataclass(frozen=True, slots=True)
 class ScoreFile:
-    """A file of another program whose rows speak of frames, or of episodes.
+    """A file of another program whose rows refer to frames or episodes.
 
     Attributes:
         table: Its rows.
-        keys: What each row speaks of: the frame's row in the dataset, or the episode's position.
+        keys: What each row refers to: the frame's row in the dataset, or the episode's position.
         of_frames: Which of the two.
     """
 

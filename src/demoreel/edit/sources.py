@@ -1,4 +1,4 @@
-"""Opening a cut list's sources, and knowing whether they still are what they were."""
+"""Opens the sources of a cut list, and checks whether they have changed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def remember_remote(folder: DatasetFolder) -> str:
 
 
 def place_of(source: Source) -> Path | RemoteFolder:
-    """Return where a source lies; one that is remote is opened."""
+    """Return where a source is; one that is remote is opened."""
     if is_here(source.path):
         return Path(source.path)
     if source.path not in _remote_folders:

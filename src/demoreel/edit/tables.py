@@ -1,4 +1,4 @@
-"""Making tables of the result: rows of its clips, renumbered, and the statistics of each."""
+"""Writes the tables of a result: rows of its clips, renumbered, with their statistics."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def verbatim_rows(job: TableJob, *, by_episode: bool) -> Iterator[Iterator[dict[
 
     Args:
         job: What is written.
-        by_episode: Whether pieces end with each episode, or with what was read in one go.
+        by_episode: Whether pieces end with each episode, or with what was read at once.
     """
     reader = open_source(job.sources[0])
     start = reader.episodes.start
@@ -229,7 +229,7 @@ def _clips(job: TableJob) -> Iterator[tuple[Clip, dict[str, Column], dict[str, I
 
 
 def _windows(job: TableJob) -> Iterator[list[int]]:
-    """Group clips whose episodes are close together in one source: they are read in one go."""
+    """Group clips whose episodes are close together in one source: they are read at once."""
     readers = [open_source(source) for source in job.sources]
     most = [rows_at_once(reader.info.features.values(), _ROWS_AT_ONCE) for reader in readers]
     group: list[int] = []

@@ -1,4 +1,4 @@
-"""What a result's ``info.json`` will say: of features, splits, and keys of other programs.
+"""The ``info.json`` of a result: features, splits, and keys of other programs.
 
 What sources state and the result does not is said: ``dropped`` gets a sentence for it.
 """
@@ -50,7 +50,7 @@ def target_info(
         features: The result's features, without the default ones.
         cutlist: The cut list.
         positions: Where each clip's episode stands in its source.
-        form: How the result is to lie on disk.
+        form: How the result is stored.
         frames: How many it will have.
         unchanged: Whether its episodes are those of its only source.
         dropped: Takes a sentence for what sources state and the result will not.
@@ -108,17 +108,17 @@ def _extra(readers: Sequence[Reader], form: Form, dropped: list[str]) -> dict[st
 
 def _refuse_impossible(layout: Layout, features: Mapping[str, Feature]) -> None:
     """Refuse a layout that cannot hold the cameras as they are."""
-    filmed = [key for key, feature in features.items() if feature.is_video]
+    video_cameras = [key for key, feature in features.items() if feature.is_video]
     imaged = [key for key, feature in features.items() if feature.is_image]
-    if layout == "lance-frames" and filmed:
+    if layout == "lance-frames" and video_cameras:
         raise ArgumentError(
-            f"The images of {filmed[0]!r} lie in videos: lance-frames would need them encoded "
-            "one by one.",
+            f"The images of {video_cameras[0]!r} are in videos: lance-frames would need "
+            "them encoded one by one.",
             hint="cut into lance-video, or convert the result: demoreel convert --to lance-frames",
         )
-    if layout == "lance-video" and imaged and not filmed:
+    if layout == "lance-video" and imaged and not video_cameras:
         raise ArgumentError(
-            "The images lie in tables; there are no videos for lance-video to keep.",
+            "The images are in tables; there are no videos for lance-video to keep.",
             hint="cut into lance-frames",
         )
 
@@ -175,7 +175,7 @@ def with_common_encoding(
     Args:
         features: The result's, without the default ones.
         sources: The sources' features, by the result's names.
-        encoded: Cameras that are encoded anew, of which one thing is true.
+        encoded: Cameras that are re-encoded, of which one thing is true.
         dropped: Takes a sentence for what is null.
     """
     found = dict(features)

@@ -1,8 +1,8 @@
-"""From a plan to tasks: one for each file or, where files are small and many, for some of them.
+"""Splits a plan into tasks: one for each file, or for several small files.
 
 For results in the Lance layouts tasks write fragments, and the end makes tables of them. Fragments
 are data files that no reader sees before a table names them, so tasks may run anywhere, twice, or
-in vain. Videos go straight from their sources' packets into the table of videos.
+for nothing. Videos go straight from their sources' packets into the table of videos.
 """
 
 from __future__ import annotations
@@ -203,10 +203,10 @@ def _video_tasks(plan: Plan, stage: Staging, compare: bool, threads: int) -> Ite
 
 
 def tables_for(form: Form, name: str, info: Info) -> LanceSchema | None:
-    """Return the tables of a result; None where it does not lie in Lance.
+    """Return the tables of a result; None where it is not in Lance.
 
     Args:
-        form: How it is to lie on disk.
+        form: How it is stored.
         name: The name of its folder, which tables are named after.
         info: What it will be.
     """
@@ -282,7 +282,7 @@ def _linkable(entry: FiledVideo) -> Path:
     path = Path(file.path).resolve() if isinstance(file, LocalFile) else None
     if path is None or any(part.endswith(".lance") for part in path.parts):
         raise ArgumentError(
-            "A video lies inside a Lance table, and cannot be pointed at from another.",
+            "A video is inside a Lance table, and another table cannot refer to it.",
             hint="leave link out, or link the dataset that this one was made from",
             camera=entry.camera,
         )

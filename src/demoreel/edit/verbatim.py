@@ -1,4 +1,4 @@
-"""A whole dataset in another layout, verbatim: videos byte for byte, rows and metadata as they are.
+"""Copies a dataset into another layout: videos byte for byte, rows and metadata unchanged.
 
 Episodes keep their numbers, tasks theirs, and every file of ``meta/`` its bytes. Of v2.x, whose
 metadata are JSON lines, v3.0's are made, with everything that is known of an episode.
@@ -63,7 +63,7 @@ class Verbatim:
     Attributes:
         raw_info: Its ``info.json``.
         info: The same, checked.
-        numbers: Which file each episode lies in, by v3.0's names of the columns.
+        numbers: Which file each episode is in, by v3.0's names of the columns.
         tables: Chunk and file index of each table or part of one, with its episodes: positions of
             the first and one past the last of each span.
         video_plans: Its videos, by camera.
@@ -157,7 +157,7 @@ def _tables(
 
 
 def _episode_numbers(reader: Reader, info: Info) -> Mapping[str, np.ndarray]:
-    """Return which file every episode lies in, by v3.0's names of the columns.
+    """Return which file every episode is in, by v3.0's names of the columns.
 
     v3.0 and the Lance layouts say so themselves. For v2.x, where every episode has files of its
     own, videos are numbered by episode, and rows are gathered in tables of the usual size.
@@ -222,7 +222,7 @@ def _whole_videos(
 def _size(reader: Reader, position: int, camera: str) -> int:
     try:
         return os.stat(reader.root / reader.video_file(position, camera)).st_size
-    except OSError:  # it lies in Lance, or is not there: then this says so
+    except OSError:  # it is in Lance, or is not there: then this says so
         return reader.clip(position, camera).video.file.size
 
 
@@ -320,7 +320,7 @@ def _upgraded(info: Info) -> Info:
 
 
 def _as_images(reader: Reader, key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a camera's entry; a video that lies as images in a table is declared as that."""
+    """Return a camera's entry; a video that is stored as images in a table is declared as that."""
     if entry.get("dtype") != "video" or not reader.in_tables(key):
         return dict(entry)
     if reader.info.features[key].is_depth:
@@ -334,7 +334,7 @@ def _as_images(reader: Reader, key: str, entry: Mapping[str, Any]) -> dict[str, 
 
 
 def write_verbatim(reader: Reader, plan: Verbatim, layout: str, dataset: Path) -> None:
-    """Write ``meta/`` of a verbatim result. It is not forced to disk."""
+    """Write ``meta/`` of a verbatim result. It is not synced to disk."""
     source, meta = reader.meta, dataset / "meta"
     shutil.rmtree(meta, ignore_errors=True)  # of an attempt that was killed here
     v2 = reader.info.version.startswith("v2")
@@ -378,7 +378,7 @@ def _state_unused_frames(reader: Reader, plan: Verbatim, meta: Path) -> None:
 
 
 def _drop_video_columns(meta: Path, raw: Mapping[str, Any]) -> None:
-    """Forget where cameras that are no videos any more lay in their videos."""
+    """Forget where cameras that are no videos any more were in their videos."""
     gone = tuple(
         f"videos/{key}/" for key, entry in raw["features"].items() if entry["dtype"] == "image"
     )

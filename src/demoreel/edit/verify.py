@@ -1,9 +1,9 @@
-"""Reading a result back, before it is shown, and comparing it with its sources item by item.
+"""Reads a result back before it appears, and compares it with its sources.
 
 Both are read as any reader would: every column of every row, and the bytes of every frame, found
 through the metadata of each. Files and numbers may be others; rows, tasks and frames are not. Whole
 videos were compared when they were copied (``compare_copy``); here, only those that an earlier
-attempt had copied. What was encoded anew is compared by its pixels: frames of videos one by one,
+attempt had copied. What was re-encoded is compared by its pixels: frames of videos one by one,
 images by a sample, bit for bit, or for JPEG by their brightness.
 """
 
@@ -100,7 +100,7 @@ class Verified:
         video_bytes: Bytes compared.
         images: Encoded images compared byte for byte.
         frames: Decoded frames compared, in all cameras.
-        lowest_psnr: Of images that a lossy codec made anew, the worst brightness PSNR in dB; None
+        lowest_psnr: Of images that a lossy codec made again, the worst brightness PSNR in dB; None
             where frames had to be equal bit for bit.
     """
 
@@ -138,7 +138,7 @@ def verify_rows(
 def verify_videos(plan: Plan, result: Reader, *, full: bool) -> None:
     """Compare the packets of the result's clips with the sources': the first and last, or all.
 
-    Frames that were encoded anew are decoded and compared by PSNR.
+    Frames that were re-encoded are decoded and compared by PSNR.
 
     Cost: two small reads for each clip and camera; in full, all videos are read twice.
     """
@@ -370,7 +370,7 @@ class _Comparison:
 
     @property
     def _codec(self) -> ImageCodec | None:
-        """How images were encoded anew; None if they were not."""
+        """How images were re-encoded; None if they were not."""
         codec = self._plan.form.images_as
         return None if codec.name == "source" else codec
 
@@ -411,7 +411,7 @@ class _Comparison:
         return size if full else 2 * glimpse
 
     def _places(self, camera: str) -> int:
-        """Check that episodes lie where they did in videos that stayed as they are."""
+        """Check that episodes are where they did in videos that stayed as they are."""
         source = self._plan.readers[0]
         for position in range(len(self._written.episodes)):
             self._watch.check()
@@ -478,7 +478,7 @@ class _Comparison:
             theirs = plan.frames[number][frame]
             if not shows_the_same(mine, frame, reader, position, key, theirs):
                 raise differs(
-                    "An image that was encoded anew differs too much",
+                    "An image that was re-encoded differs too much",
                     camera=camera,
                     episode=number,
                     frame=frame,
@@ -509,7 +509,7 @@ def _packets(place: VideoClip, frames: np.ndarray) -> np.ndarray:
 def _runs(
     mine: VideoClip, theirs: VideoClip, frames: np.ndarray, their_frames: np.ndarray
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield where the bytes of these frames lie in both, in spans without a gap in either.
+    """Yield where the bytes of these frames are in both, in spans without a gap in either.
 
     A length of -1 says that there are no such spans: sizes or the order of packets differ.
     """

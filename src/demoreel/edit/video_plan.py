@@ -1,8 +1,8 @@
-"""What a result's videos are made of: packets that are copied, frames that are encoded.
+"""The plan of a result's videos: packets that are copied, frames that are encoded.
 
-A clip may begin at any frame. Where that lies inside a GOP, the packets from its
+A clip may begin at any frame. Where that is inside a GOP, the packets from its
 keyframe on are carried with it; no episode names them, and the episode's own frames follow. Or, if
-it is to be exact, its frames up to the next keyframe are encoded anew.
+it is to be exact, its frames up to the next keyframe are re-encoded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CameraClip:
 
 @dataclass(frozen=True, slots=True)
 class CopiedRun:
-    """Packets ``first`` to ``stop`` - 1 of the video that the episode at ``position`` lies in."""
+    """Packets ``first`` to ``stop`` - 1 of the video that the episode at ``position`` is in."""
 
     source: int
     position: int
@@ -50,12 +50,12 @@ class CopiedRun:
 
 @dataclass(frozen=True, slots=True)
 class PacketTake:
-    """Frames that are encoded anew, and begin with a keyframe.
+    """Frames that are re-encoded, and begin with a keyframe.
 
     Attributes:
         source: Number of their source.
         position: Where their episode stands there.
-        frames: Frames of the video that it lies in; of the episode, if frames lie in tables.
+        frames: Frames of the video that it is in; of the episode, if frames are in tables.
         settings: How they are encoded.
         alike: Whether they stand beside packets of their video, and must look like them.
         size: Height and width that they are scaled to; None keeps theirs.
@@ -102,14 +102,14 @@ class VideoOut:
         chunk: Its ``chunk_index``.
         file: Its ``file_index``.
         runs: What it is made of, in order.
-        description: How its packets are described; None if all are encoded anew.
+        description: How its packets are described; None if all are re-encoded.
         frames: How many it will have.
         size: Bytes of its packets; about, where frames are encoded.
         seen: Size and time of each source video, to notice changes.
         episode: The first episode in it.
         fps: Frames per second of its clock.
         audio: Whether the audio of its sources is copied, too.
-        whole: Of a video that stays as it is in the only source, where ``episode`` lies in it:
+        whole: Of a video that stays as it is in the only source, where ``episode`` is in it:
             whether its bytes are copied, or it is linked to. None if it is put together.
     """
 
@@ -140,7 +140,7 @@ class VideoOut:
 
     @property
     def encoded(self) -> int:
-        """Frames in it that are encoded anew."""
+        """Frames in it that are re-encoded."""
         return sum(len(piece.frames) for piece in self.runs if isinstance(piece, PacketTake))
 
     @property
@@ -151,7 +151,7 @@ class VideoOut:
 
 @dataclass(slots=True)
 class VideoPlan:
-    """One camera of the result: its videos, and where each clip lies in them.
+    """One camera of the result: its videos, and where each clip is in them.
 
     Attributes:
         videos: The videos to be written.
@@ -160,9 +160,9 @@ class VideoPlan:
         first: The frame of that video that is each clip's first.
         rate: Frames per second of each clip's video.
         encoded: Of clips whose frames are not all copied: which of their video's frames, counted
-            from the clip's first, are encoded anew.
+            from the clip's first, are re-encoded.
         blank: The clips that are black because their source has no such camera.
-        whole: The clips that are encoded as a whole because encoded frames cannot lie in one file
+        whole: The clips that are encoded as a whole because encoded frames cannot be in one file
             with packets of their video.
         dropped: What the sources' videos hold and the result's will not, in words.
     """
@@ -206,7 +206,7 @@ def audio_of(video: VideoOut, sources: Sequence[Video | None]) -> list[AudioSpan
 
     Args:
         video: The video.
-        sources: The video that each piece lies in; None where its frames lie in none.
+        sources: The video that each piece is in; None where its frames are in none.
     """
     spans: list[AudioSpan] = []
     first = 0

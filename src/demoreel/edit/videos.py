@@ -1,4 +1,4 @@
-"""Making videos of the result: packets of its clips, copied or freshly encoded.
+"""Writes the videos of a result: packets of its clips, copied or encoded.
 
 What is encoded goes into a video of its own, whose packets are then copied. It begins with a
 keyframe, and has exactly as many frames as it should (``VideoEncoder`` counts). Memory: one frame,
@@ -71,7 +71,7 @@ class VideoJob:
 def write_videos(job: VideoJob) -> dict[str, Any]:
     """Write videos.
 
-    Cost: a copy of their bytes; what is encoded takes the time of its codec, and lies on disk twice
+    Cost: a copy of their bytes; what is encoded takes the time of its codec, and is on disk twice
     until its video is whole.
     """
     dataset = Path(job.folder) / "dataset"
@@ -138,7 +138,7 @@ def refuse_other_length(video: VideoOut, frames: int) -> None:
 def packets_of(job: VideoJob) -> Generator[tuple[list[PacketRun], Description], None, None]:
     """Yield the packets that make each video, and their description; not of those that stay whole.
 
-    Clips are encoded by threads, those of the next videos while one is written. They lie in the
+    Clips are encoded by threads, those of the next videos while one is written. They are in the
     staging folder until the next video is asked for.
     """
     videos = [video for _, video in job.videos if video.whole is None]

@@ -1,1 +1,1 @@
-"""Datasets and the Hugging Face Hub: fetching them, and putting them there."""
+"""Datasets on the Hugging Face Hub: download and upload."""

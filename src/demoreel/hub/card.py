@@ -1,8 +1,8 @@
-"""A dataset's card, ``README.md``: a few YAML keys and one marked block are ours, the rest stays.
+"""A dataset's card, ``README.md``: updates a few YAML keys and one marked block, keeps the rest.
 
-The block lies between ``<!-- demoreel:begin -->`` and ``<!-- demoreel:end -->``. It is made anew
+The block is between ``<!-- demoreel:begin -->`` and ``<!-- demoreel:end -->``. It is made again
 with every push; what stands before and after it is left alone. Of the YAML header, only keys that
-lack something are written anew, each by itself, so that comments and the order of the others stay.
+lack something are written again, each by itself, so that comments and the order of the others stay.
 
 The block shows a small image of what each camera saw when episodes began (``contact_sheet``).
 """
@@ -27,7 +27,7 @@ BEGIN = "<!-- demoreel:begin -->"
 END = "<!-- demoreel:end -->"
 DEFAULT_LICENSE = "apache-2.0"
 SHEET = "demoreel/first_frames.jpg"
-"""Where the image of first frames lies in a repository."""
+"""Where the image of first frames is in a repository."""
 
 _BLOCK = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 _STRAY = re.compile(f"^(?:{re.escape(BEGIN)}|{re.escape(END)})[ \t]*\n?", re.MULTILINE)
@@ -59,7 +59,7 @@ class CardFacts:
         seconds: How long they last.
         license: The licence; None keeps what the card says, or is the one that LeRobot gives.
         tags: Tags beside ``LeRobot``.
-        sheet: Where the image of first frames lies in the repository, if there is one.
+        sheet: Where the image of first frames is in the repository, if there is one.
         cameras: The cameras in it, a row each.
         texts: More to say: ``url``, ``paper`` and ``citation`` in the block, others as YAML keys.
     """
@@ -134,7 +134,7 @@ def _said(name: str, text: str) -> str:
 
 
 def _fenced(text: str, language: str) -> str:
-    # Names in a dataset are a stranger's: none may end the fence, or our block.
+    # Names in a dataset are untrusted: none may end the fence, or our block.
     text = text.replace("<!--", "\\u003c!--")
     longest = max((len(ticks) for ticks in _BACKTICKS.findall(text)), default=2)
     fence = "`" * (longest + 1)
@@ -167,7 +167,7 @@ def _merged_header(header: str, facts: CardFacts) -> str:
             return header
     except ArgumentError:
         pass
-    # A header of an unusual form, such as one line in braces: written anew as a whole.
+    # A header of an unusual form, such as one line in braces: written again as a whole.
     return str(yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True))
 
 

@@ -1,4 +1,4 @@
-"""Whether a push would delete something that others have put on the Hub.
+"""Checks whether a push would delete data that others have put on the Hub.
 
 What this machine remembers decides first (``records``): if the dataset's files there are what this
 folder was pushed to or pulled from, all that differs was done here. Else, and where nothing is

@@ -1,9 +1,9 @@
-"""What a push sends and deletes: the dataset's folder on one side, the repository on the other.
+"""Plans a push: compares the dataset's folder with the repository.
 
 Published is what readers need: ``meta/``, ``data/``, ``videos/``, the newest version of each Lance
-table, and a licence that lies beside them. Everything hidden stays on the machine: ``.demoreel``
+table, and a licence that is beside them. Everything hidden stays on the machine: ``.demoreel``
 with its journals, locks and staging folders, ``.versions``, caches. So do older versions of Lance
-tables, whose metadata lie in ``.versions``: without these they would be read with the wrong ones.
+tables, whose metadata are in ``.versions``: without these they would be read with the wrong ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FileToPush:
 
     Attributes:
         name: Its path in the repository.
-        content: Where it lies, or its bytes if it is made for the push.
+        content: Where it is, or its bytes if it is made for the push.
         size: Bytes.
     """
 
@@ -104,7 +104,7 @@ def _newest_version(root: Path, table: Path) -> Iterator[str]:
             raise _lies_elsewhere(table, entry["base_uri"])
         name = str(entry["path"])
         yield f"{table.name}/{name}"
-        if entry["type"] == "data file":  # blobs lie in a folder beside it
+        if entry["type"] == "data file":  # blobs are in a folder beside it
             yield from _below(root, f"{table.name}/{name.removesuffix('.lance')}")
     if (table / _HINT).is_file():
         yield f"{table.name}/{_HINT}"
@@ -125,7 +125,7 @@ def _linked_blob(opened: Any) -> str | None:
 
 def _lies_elsewhere(table: Path, place: object) -> ArgumentError:
     return ArgumentError(
-        "Bytes of this dataset lie elsewhere on this machine, and would not be published.",
+        "Bytes of this dataset are elsewhere on this machine, and would not be published.",
         hint="convert it again without --link, then push the result",
         table=table,
         elsewhere=place,

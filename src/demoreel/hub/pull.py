@@ -1,10 +1,10 @@
-"""From the Hub or an object store to a plain folder: whole, or some episodes; new, or updated.
+"""Downloads a dataset from the Hub or an object store to a folder, or updates the folder.
 
 Files are staged and committed as all new datasets are (``storage/commit/staging.py``). They go into
 the staging folder's ``dataset``; where episodes are chosen, into its ``parts``, and the cut of them
 into ``dataset``. After a kill, Ctrl-C, a full disk, a failure of the network, and where the target
-is in use, the staging folder stays, and the same pull goes on with the files in it whose check sums
-are right.
+is in use, the staging folder stays, and the same pull continues with the files in it whose
+checksums are right.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ def pull(
     """Fetch a dataset from the Hub, or from an object store, into a plain folder.
 
     The folder appears whole, or not at all; each file is compared with its size and check sum. A
-    pull that was interrupted goes on from the files that it had. Where the folder was pulled from
+    pull that was interrupted continues from the files that it had. Where the folder was pulled from
     the same repository before, only files that have changed there are fetched.
 
-    Cost: two requests, and two for each file. With ``episodes``, only files that these lie in are
+    Cost: two requests, and two for each file. With ``episodes``, only files that these are in are
     fetched, and their packets and rows are copied once more; of a Lance dataset, all.
 
     Args:
-        source: ``me/my_task``, or ``hf://datasets/me/my_task@v3.0``; or where else it lies:
+        source: ``me/my_task``, or ``hf://datasets/me/my_task@v3.0``; or where else it is:
             ``s3://bucket/path``, ``gs://``, ``az://``, ``hf://buckets/owner/name``.
         target: The folder to make, or one that was pulled before and has not been changed.
         revision: A tag, a branch or a commit; None is the newest version that demoreel reads,

@@ -1,8 +1,8 @@
 """Publishing a dataset: one commit with data and card, then the tag of its version.
 
 Large files are sent before the commit, a batch at a time, as LFS objects; what the Hub has already
-is not sent again, so a push that was interrupted goes on where it was. The commit names its parent:
-after another commit, the repository is looked at anew, and so is what would be lost. The tag moves
+is not sent again, so an interrupted push continues where it was. The commit names its parent:
+after another commit, the repository is looked at again, and so is what would be lost. The tag moves
 after the commit; pushing again moves one that was left behind.
 """
 
@@ -131,7 +131,7 @@ def push(
         UnfinishedError: Saved episodes wait to be encoded, or a commit to be completed.
         NewerRemoteError: Episodes would be lost that others have put there; says which.
         AccessError: There is no token, or the Hub does not accept it.
-        StoreError: The Hub does not answer; push again, and it goes on.
+        StoreError: The Hub does not answer; push again, and it continues.
     """
     check_names(repo_id, branch)
     root = _folder_of(dataset)
@@ -168,7 +168,7 @@ class _Push:
         self.reader: Reader = open_reader(root)
         if not options.videos and self.reader.layout.startswith("lance"):
             raise ArgumentError(
-                f"push_videos=False: the videos of a {self.reader.layout} dataset lie in tables.",
+                f"push_videos=False: the videos of a {self.reader.layout} dataset are in tables.",
                 dataset=root,
             )
         self.files = dataset_files(root, self.reader.layout)
@@ -250,7 +250,7 @@ class _Push:
         return merged_card(self._existing_card(state, known), facts)
 
     def _existing_card(self, state: RepositoryState, known: KnownCommit | None) -> str | None:
-        """Return the card to go on from: the Hub's, or the folder's where only that has changed."""
+        """Return the card to edit: the Hub's, or the folder's where only that has changed."""
         here = self.root / CARD
         ours = here.read_text(errors="replace") if here.is_file() else None
         there = state.files.get(CARD)
@@ -368,7 +368,7 @@ def _folder_of(dataset: str | os.PathLike[str] | Dataset) -> Path:
 
 
 def _refuse_missing(reader: Reader, names: set[str], *, videos: bool) -> None:
-    """Refuse a dataset that lies here in part: pushed, it would be in part on the Hub, too."""
+    """Refuse a dataset that is here in part: pushed, it would be in part on the Hub, too."""
     if reader.layout.startswith("lance"):
         return  # each of its tables lists its files
     cameras = [camera for camera in reader.info.video_keys if videos]

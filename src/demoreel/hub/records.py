@@ -1,4 +1,4 @@
-"""What is known of earlier pushes and pulls of a folder.
+"""Records of earlier pushes and pulls of a folder.
 
 ``.demoreel/pulled.json`` in a pulled folder names the repository, the commit, and every file with
 its size, check sum and time. It is hidden, and never published.

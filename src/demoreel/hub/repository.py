@@ -1,4 +1,4 @@
-"""A dataset's repository on the Hub, as far as publishing needs it."""
+"""The operations on a repository of the Hub that publishing needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of one commit of a repository, fetched into a folder as far as they are needed.
+"""The files of one commit of a repository, downloaded to a folder when they are needed.
 
 Files are fetched by ``huggingface_hub``, several at a time; each is compared with the size and
 check sum that the Hub states before it counts as fetched. They go into a folder of their own, or
@@ -93,7 +93,7 @@ def files_to_fetch(files: Files, repo_id: str) -> dict[str, HubFile]:
 
 
 def opening_files(files: Collection[str]) -> list[str]:
-    """Return the files that open a dataset: the metadata, and Lance tables if it lies in such.
+    """Return the files that open a dataset: the metadata, and Lance tables if it is in such.
 
     ``info.json`` is the last: other programs take a dataset that has it for one that is there.
     """
@@ -102,7 +102,7 @@ def opening_files(files: Collection[str]) -> list[str]:
 
 
 def table_files(files: Collection[str]) -> list[str]:
-    """Return the files of a dataset that lies in Lance tables; none if it does not."""
+    """Return the files of a dataset that is in Lance tables; none if it is not."""
     tables = [path for path in files if _TABLES.match(path)]
     if not tables:
         return []
@@ -154,7 +154,7 @@ class Snapshot:
         return self._listed
 
     def fetch_what_opens(self, report: Report | None = None) -> None:
-        """Fetch the metadata, and of a dataset that lies in Lance tables all of them."""
+        """Fetch the metadata, and of a dataset that is in Lance tables all of them."""
         self.fetch(opening_files(self.files), report)
 
     def fetch_episodes(
@@ -241,7 +241,7 @@ class CachedDataset(Snapshot):
         self._listing = _folder_of(repo_id) / _LISTINGS / f"{commit}.json"
 
     def has_metadata(self) -> bool:
-        """Whether the dataset can be opened as it lies there; the Hub is not asked."""
+        """Whether the dataset can be opened as it is there; the Hub is not asked."""
         if not (self.folder / INFO).is_file():
             return False
         known = self._noted_files()
@@ -313,7 +313,7 @@ def cached_dataset(
     """Return a dataset of the Hub in the cache, fetched so far that it can be opened.
 
     Cost: where it is cached, one request, which asks what the tag names now; none with
-    ``HF_HUB_OFFLINE`` or where ``revision`` is a commit. Else the metadata; of a dataset that lies
+    ``HF_HUB_OFFLINE`` or where ``revision`` is a commit. Else the metadata; of a dataset that is
     in Lance tables, all of them.
 
     Args:
@@ -398,7 +398,7 @@ def _note_commit(repo_id: str, found: Revision) -> None:
 def _not_here(repo_id: str, error: HubUnreachableError) -> DatasetNotFoundError:
     return DatasetNotFoundError(
         f"The dataset {repo_id!r} is not on this machine. {error.what}",
-        hint="pass root= if it lies elsewhere; or fetch it where the Hub can be reached: "
+        hint="pass root= if it is elsewhere; or fetch it where the Hub can be reached: "
         f"demoreel pull {repo_id} FOLDER",
         looked_in=_folder_of(repo_id),
     )

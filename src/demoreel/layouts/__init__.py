@@ -1,1 +1,1 @@
-"""How a dataset lies on disk: one folder per layout, behind the contract in ``base.py``."""
+"""How a dataset is stored: one folder per layout, behind the contract in ``base.py``."""

@@ -152,7 +152,7 @@ def create_appender(root: PathLike, info: Info, *, layout: str = "v3.0") -> Appe
     Args:
         root: The folder to make; an empty one may be there.
         info: What the dataset is to be; its totals are ignored.
-        layout: How it is to lie on disk.
+        layout: How it is stored.
 
     Raises:
         TargetExistsError: There is something at ``root``.

@@ -49,11 +49,11 @@ class Reader(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether its images lie in an object store or on the Hub."""
+        """Whether its images are in an object store or on the Hub."""
         ...
 
     def expect(self, images: Mapping[str, np.ndarray]) -> None:
-        """Fetch what tells where images lie that will be wanted, for all at the same time.
+        """Fetch what tells where images are that will be wanted, for all at the same time.
 
         Does nothing where the dataset is local.
 
@@ -84,18 +84,18 @@ class Reader(Protocol):
         ...
 
     def in_tables(self, camera: str) -> bool:
-        """Whether a camera's images lie encoded in the tables, and not in videos.
+        """Whether a camera's images are encoded in the tables, and not in videos.
 
-        What ``info.json`` calls a video may lie in tables all the same (lance-frames).
+        What ``info.json`` calls a video may be in tables all the same (lance-frames).
         """
         ...
 
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
-        """Return the encoded images of a camera whose images lie in the tables."""
+        """Return the encoded images of a camera whose images are in the tables."""
         ...
 
     def clip(self, position: int, camera: str) -> VideoClip:
-        """Return where the episode at ``position`` lies in a camera's videos.
+        """Return where the episode at ``position`` is in a camera's videos.
 
         Raises:
             VideoError: The video is missing or broken.

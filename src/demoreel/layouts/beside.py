@@ -1,6 +1,6 @@
-"""Files of demoreel's own beside the episodes' metadata: what other programs have no place for.
+"""Files that demoreel stores beside the episodes' metadata, such as histograms.
 
-They lie in a folder that no other program looks into, and are named like the file under
+They are in a folder that no other program looks into, and are named like the file under
 ``meta/episodes`` that they came with::
 
     meta/demoreel/KIND/chunk-000/file-000.parquet
@@ -14,7 +14,7 @@ episodes' own statistics they do not. The statistics that follow from a row must
 episode's own metadata state; see ``stats.levels.validated_histograms``.
 
 ``meta/demoreel.json`` says which statistics are not exactly those of the data. The note names the
-file of statistics that it is about by a check sum: once another program has written that file anew,
+file of statistics that it is about by a checksum: once another program has rewritten that file,
 nothing is known any more.
 """
 

@@ -1,4 +1,4 @@
-"""When the rows of episodes were captured: files beside the episodes' metadata.
+"""Capture times of frames, stored in files beside the episodes' metadata.
 
 One row for each episode and clock (``layouts/beside.py``): the clock of the rows has no name, that
 of a camera has the camera's key. Times are nanoseconds since 1970, one for each frame; where a
@@ -161,7 +161,7 @@ def in_columns(reader: Reader, positions: Collection[int]) -> Iterator[tuple[int
 
 
 def beside(reader: Reader, positions: Collection[int]) -> Iterator[tuple[int, CaptureTimes]]:
-    """Yield the times that lie beside the metadata, of as many frames as the episodes have.
+    """Yield the times that are beside the metadata, of as many frames as the episodes have.
 
     Whether they ``fit`` the episodes is not looked at.
     """

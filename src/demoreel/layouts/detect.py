@@ -1,4 +1,4 @@
-"""Which layout lies in a folder, and the reader for it."""
+"""Detects the layout of a folder, and opens its reader."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def open_reader(
     """Open the dataset in this folder, whatever its layout. Nothing is written.
 
     Cost: reads the metadata, no table and no video; with a version or a tag, or where the tables
-    lie in an object store, a table's manifest. Where saved episodes wait to be encoded, their rows.
+    are in an object store, a table's manifest. Where saved episodes wait to be encoded, their rows.
 
     Args:
         place: The dataset's folder.
         version: Of a Lance dataset, the version to read; None is the newest.
         tag: Of a Lance dataset, the tagged version to read.
-        tables: Where the Lance tables lie if not in ``root``: their folder, or the table of rows
+        tables: Where the Lance tables are if not in ``root``: their folder, or the table of rows
             (``NAME.lance``), which also says which one it is if there are several. In an object
             store, the table of rows.
         pending: Whether saved episodes that wait for their encoders are part of it. They are of no
@@ -140,7 +140,7 @@ def _with_waiting(
 
 
 def layout_of(root: Path, info: Info) -> str:
-    """Return the name of the layout that lies in this folder."""
+    """Return the name of the layout that is in this folder."""
     return layout_and_table(root, info)[0]
 
 
@@ -250,7 +250,7 @@ def layout_and_table(root: Path, info: Info, note: Note = refuse) -> tuple[str, 
 
 
 def _layout_of_tables(tables: Path, root: Path, info: Info) -> tuple[Path, str, str]:
-    """Return the folder of tables that lie elsewhere, their layout, and the table's name."""
+    """Return the folder of tables that are elsewhere, their layout, and the table's name."""
     named = tables.suffix == ".lance"
     folder = tables.parent if named else tables
     found = _lance_tables(folder)
@@ -294,8 +294,8 @@ def _layout_in_store(table: RemotePlace, root: Path, info: Info) -> tuple[str, s
     ):
         return "lance-native", "frames"
     names = column_names(info)
-    filmed = any(names[key] not in rows.columns for key in info.video_keys)
-    return "lance-video" if filmed else "lance-frames", table.stem
+    has_videos = any(names[key] not in rows.columns for key in info.video_keys)
+    return "lance-video" if has_videos else "lance-frames", table.stem
 
 
 def _lance_tables(root: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""What v2.0, v2.1 and v3.0 share: tables and videos that are files of the dataset's folder.
+"""The common part of the v2.x and v3.0 readers: tables and videos in files.
 
 A row belongs to an episode because its ``episode_index`` says so and its file is the one that the
 metadata names; never because of where it stands. Rows and files that no episode names do no harm.
@@ -44,7 +44,7 @@ from demoreel.storage.threads import renew_in_children
 
 
 class FileReader(StoredReader):
-    """Reads rows and videos from files, wherever they lie.
+    """Reads rows and videos from files, wherever they are.
 
     Attributes:
         folder: The dataset's folder.
@@ -75,12 +75,8 @@ class FileReader(StoredReader):
             self.folder, self.info, self.episodes, self.data_file, files, fingerprint, self.state
         )
 
-    def in_tables(self, camera: str) -> bool:
-        """Whether a camera's images lie encoded in the tables, and not in videos."""
-        return self.info.features[camera].is_image
-
     def expect(self, images: Mapping[str, np.ndarray]) -> None:
-        """Begin to open the videos in which images lie that will be wanted, where reads wait.
+        """Begin to open the videos in which images are that will be wanted, where reads wait.
 
         Args:
             images: The rows of which images are wanted, by camera.
@@ -127,7 +123,7 @@ class _Table(NamedTuple):
         which: Its columns that say which row is which.
         groups: The row groups that may hold rows of the episodes.
         sizes: Rows of each of these groups.
-        neighbours: The positions of all episodes that can lie in no other group.
+        neighbours: The positions of all episodes that can be in no other group.
         arrived: Gives the open file; waits for the bytes of the columns.
     """
 
@@ -142,7 +138,7 @@ class _Table(NamedTuple):
 
 
 def _outside(numbers: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return for each number whether it lies in none of the ranges from ``first`` to ``last``."""
+    """Return for each number whether it is in none of the ranges from ``first`` to ``last``."""
     order = np.argsort(numbers)
     begin = np.searchsorted(numbers[order], first)
     end = np.maximum(begin, np.searchsorted(numbers[order], last, side="right"))
@@ -453,7 +449,7 @@ class ParquetRows(StoredRows):
     def _decode_on(
         self, parquet: Parquet, column: _Column, feature: Feature, number: int
     ) -> pa.Array:
-        """Return a block of a large row group; go on from where the last call ended, if it can."""
+        """Return a block of a large row group; continue where the last call ended, if it can."""
         array = self._arrow.peek((column, number))
         if array is not None:  # another thread was here first
             return array

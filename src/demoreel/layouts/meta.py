@@ -1,4 +1,4 @@
-"""Reading the files of ``meta/``, of any version: what can be used of them, and their problems.
+"""Parses the files of ``meta/``, of any version: returns usable values, and problems.
 
 Readers, ``check`` and ``repair`` read through these functions and differ in the ``Note`` that they
 give: see ``model/problems.py``. Files are read, not compared with one another.
@@ -44,8 +44,8 @@ def read_info(path: Path, *, is_whole: bool = True) -> Info:
 
     Args:
         path: The file.
-        is_whole: Whether the other metadata lie beside it. Of a remote dataset, some may be fetched
-            later: what lies here then tells nothing of the version.
+        is_whole: Whether the other metadata are beside it. Of a remote dataset, some may be fetched
+            later: what is here then tells nothing of the version.
     """
     raw = read_raw_info(path)
     if not is_whole:

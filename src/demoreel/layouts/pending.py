@@ -1,4 +1,4 @@
-"""Episodes that are saved and wait for their encoders, read as if they were committed.
+"""Reads saved episodes that are not encoded yet as if they were committed.
 
 ``open_reader`` lays them over the episodes of the dataset: their rows come from the recorder's
 file, their frames are decoded as far as they were encoded, and read raw where not. Nothing is
@@ -122,7 +122,7 @@ def finish_command(root: Path) -> str:
 
 
 def refuse_waiting(root: Path, doing: str) -> None:
-    """Refuse to go on where saved episodes wait: what is made would silently lack them."""
+    """Refuse to continue where saved episodes wait: what is made would silently lack them."""
     waiting = len(persisted_folders(root))
     if waiting:
         raise UnfinishedError(
@@ -355,13 +355,13 @@ class PendingReader:
         return {key: _joined(parts[0][key], parts[1][key]) for key in parts[0]}
 
     def in_tables(self, camera: str) -> bool:
-        """Whether a camera's images lie encoded in the tables, and not in videos."""
+        """Whether a camera's images are encoded in the tables, and not in videos."""
         if self.base is not None:
             return self.base.in_tables(camera)
         return camera not in self.info.video_keys
 
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
-        """Return the encoded images of a camera whose images lie in the tables."""
+        """Return the encoded images of a camera whose images are in the tables."""
         waits = rows >= self._edge()
         positions = self.episodes.positions_of_rows(rows)
         found: list[Any] = [None] * len(rows)
@@ -382,7 +382,7 @@ class PendingReader:
             raise self._located(error, position, camera) from error
 
     def clip(self, position: int, camera: str) -> VideoClip:
-        """Return where the episode at ``position`` lies in a camera's videos."""
+        """Return where the episode at ``position`` is in a camera's videos."""
         place = self._place(position)
         if place is None:
             assert self.base is not None
@@ -457,8 +457,8 @@ class PendingReader:
         if place is None:
             assert self.base is not None
             return self.base.video_file(position, camera)
-        filmed = self._persisted[place].cameras[camera]
-        path = packets_path(filmed.base) if filmed.safe else spill_path(filmed.base)
+        kept = self._persisted[place].cameras[camera]
+        path = packets_path(kept.base) if kept.safe else spill_path(kept.base)
         return path.relative_to(self.root).as_posix()
 
     def _details(self, position: int) -> dict[str, Any]:
@@ -468,11 +468,11 @@ class PendingReader:
             episode = self.base.episodes[position]
             names = ("tasks", "data_file", "video_files", "extra")
             return {name: getattr(episode, name) for name in names}
-        filmed = self._persisted[place].cameras
+        cameras = self._persisted[place].cameras
         return {
             "tasks": tuple(dict.fromkeys(self._persisted[place].tasks)),
             "data_file": self.data_file(position),
-            "video_files": {key: self.video_file(position, key) for key in filmed},
+            "video_files": {key: self.video_file(position, key) for key in cameras},
         }
 
 

@@ -1,4 +1,4 @@
-"""A persisted episode: saved, forced to disk, and not yet encoded or not yet committed.
+"""A persisted episode: saved and synced to disk, but not yet encoded or committed.
 
 ::
 
@@ -12,7 +12,7 @@
 The commit that adds the episode to the dataset deletes the manifest in the same step, so that an
 episode is always in one of the two places, and never in both.
 
-All of this may come from a stranger. It is checked before anything is allocated for it: names stay
+All of this may be untrusted. It is checked before anything is allocated for it: names stay
 in the folder, links are refused, sizes are compared with those of the files, codecs and pixel
 formats are of a closed list. Nothing here reads the encoders' options, and nothing is written.
 """
@@ -99,7 +99,7 @@ class PersistedCamera:
         base: Path of its files, less their endings.
         frames: How many frames it has.
         safe: How many of them are encoded; the rest are raw.
-        places: Where each of the rest lies in the file of raw frames, counted in frames.
+        places: Where each of the rest is in the file of raw frames, counted in frames.
         persisted: What tells the manifest that says so: its inode, and when it was written.
     """
 
@@ -292,7 +292,7 @@ def _camera(folder: Path, path: Path, said: Mapping[str, Any]) -> PersistedCamer
     if not isinstance(places, list) or len(places) != frames - safe or not frames:
         raise _odd(path, f"camera {key!r} has {frames} frames, of which {safe} are encoded")
     if not all(_is_whole(place) for place in places) or len(set(places)) < len(places):
-        raise _odd(path, f"frames of camera {key!r} lie nowhere")
+        raise _odd(path, f"frames of camera {key!r} are nowhere")
     base = folder / files
     at = np.array(places, np.int64)
     status = os.lstat(path)
@@ -397,7 +397,7 @@ def _refuse_damaged(path: Path, data: bytes, digest: object) -> None:
         if _digest(data).hexdigest() != digest:
             raise ValueError("the file is not the one that was saved")
         return
-    # Older recorders noted no digest. They wrote in one go: such a file has an end and no hole.
+    # Older recorders noted no digest. They wrote at once: such a file has an end and no hole.
     if not data.endswith(b"ARROW1"):
         raise ValueError("its end is missing")
     with open(path, "rb") as file:
@@ -480,7 +480,7 @@ def most_text(frames: int) -> int:
 
 
 def _most_bytes(info: Info, frames: int) -> int:
-    """Return how large a file of so many rows can be; a stranger's may be sparse and endless."""
+    """Return how large a file of so many rows can be; an untrusted one may be sparse."""
     row = 72 * (1 + len(info.cameras))  # of times
     for key, feature in info.features.items():
         if key in DEFAULT_FEATURES or feature.is_video:
@@ -521,7 +521,7 @@ def _is_compressed(metadata: bytes) -> bool:
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
-    """Return where a field of a flatbuffer's table lies; None if the table has none."""
+    """Return where a field of a flatbuffer's table is; None if the table has none."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     length = struct.unpack_from("<H", data, vtable)[0]
     place = 4 + 2 * number

@@ -1,10 +1,10 @@
-"""The files of an episode until it is committed: where they lie, and its packets.
+"""The files of an episode before its commit, and its packets.
 
 ``persisted.py`` reads them. Imports nothing heavy: encoder processes need these names, too.
 
 Packets are a file of records in the order they came: what outlives an encoder. They are appended
 one write each, so that a packet is in the page cache, and safe from the death of any process, when
-the write returns. A reader says how many frames it trusts; what lies behind them is cut off.
+the write returns. A reader says how many frames it trusts; what is behind them is cut off.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def rewrite_packets(path: Path, packets: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PacketTable:
-    """Where the packets in such a file lie, in decoding order.
+    """Where the packets in such a file are, in decoding order.
 
     Attributes:
         header: The codec's header.
@@ -159,7 +159,7 @@ class PacketTable:
 
 
 def read_packets(file: LocalFile, count: int) -> PacketTable:
-    """Return where the first packets lie, and read none of them; the file may be a stranger's."""
+    """Return where the first packets are, and read none of them; the file may be untrusted."""
     start = len(_MAGIC) + _HEADER.size
     head = file.read(0, start)
     if len(head) < start or not head.startswith(_MAGIC):
@@ -188,7 +188,7 @@ def _ends_after(number: int, count: int, path: str | Path) -> VideoError:
 
 
 class PacketFile:
-    """Packets that one encoder notes and another goes on with; a ``media.encode.PacketLog``.
+    """Packets that one encoder notes and another continues with; a ``media.encode.PacketLog``.
 
     Args:
         path: The file; made if need be.

@@ -1,4 +1,4 @@
-"""A dataset's tables as Arrow sees them: for queries over all rows, not for samples.
+"""A dataset's tables as Arrow datasets, for queries over all rows.
 
 Nothing is read here but footers: the scan says which columns and rows it wants.
 """
@@ -188,7 +188,7 @@ def _checked(
         fragments: The tables.
         schema: Their columns.
         parquet: Their format.
-        files: Where they lie.
+        files: Where they are.
         look: Refuses columns that unfold without end.
         refused: Takes its error: DuckDB makes a text of it.
     """
@@ -287,9 +287,9 @@ def video_table(reader: Reader, positions: np.ndarray) -> pa.Table:
 
 
 def _videos(reader: Reader, positions: np.ndarray) -> pa.Table:
-    filmed = [key for key in reader.info.video_keys if not reader.in_tables(key)]
+    video_cameras = [key for key in reader.info.video_keys if not reader.in_tables(key)]
     every = positions.tolist()
-    named = dict.fromkeys((key, reader.video_file(p, key)) for key in filmed for p in every)
+    named = dict.fromkeys((key, reader.video_file(p, key)) for key in video_cameras for p in every)
     sizes = [_size(reader, file) for _, file in named]
     return pa.table(
         {

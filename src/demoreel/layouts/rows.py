@@ -1,8 +1,8 @@
-"""Rows by their position in the dataset; their numbers decoded once, as columns to be indexed.
+"""Rows by position in the dataset: numbers are decoded once, into columns.
 
 Random rows of a compressed table cost a decode each; an indexing operation costs next to nothing.
 So numbers are decoded an episode at a time, on first use, into columns as long as the dataset.
-Small ones lie in memory; large ones in a scratch folder that every process of the machine maps.
+Small ones are in memory; large ones in a scratch folder that every process of the machine maps.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def find_rows(
 
 
 def runs(target: np.ndarray) -> list[tuple[int, int]]:
-    """Return spans of rows that lie side by side in the dataset too."""
+    """Return spans of rows that are side by side in the dataset too."""
     if len(target) == 0:
         return []
     cuts = np.flatnonzero(np.diff(target) != 1) + 1
@@ -147,7 +147,7 @@ StoredColumn = MemoryColumn | SharedColumn
 class PassingColumns:
     """Numeric columns of a few episodes that follow one another, for a reader that needs them once.
 
-    Takes what a ``ColumnStore`` takes, and lets go of rows of other episodes.
+    Takes what a ``ColumnStore`` takes, and releases rows of other episodes.
 
     Args:
         episodes: The dataset's episodes.
@@ -257,7 +257,7 @@ class ColumnStore:
         except OSError:
             if self._scratch is None:
                 raise
-            # The scratch disk is full, or the dataset has changed: go on in memory rather than
+            # The scratch disk is full, or the dataset has changed: continue in memory rather than
             # stop a training run.
             self._scratch = None
             self._allocate_memory()
@@ -350,6 +350,7 @@ class StoredReader(ABC):
 
     info: Info
     state: FolderState | None = None
+    _video_cameras: tuple[str, ...]  # the cameras whose images are in videos
 
     @cached_property
     @abstractmethod
@@ -361,6 +362,10 @@ class StoredReader(ABC):
         """Whether all files that were opened so far belong to the metadata that were read."""
         return self.state is None or self.state.is_current()
 
+    def in_tables(self, camera: str) -> bool:
+        """Whether a camera's images are encoded in the tables, and not in videos."""
+        return camera not in self._video_cameras
+
     def rows(self, rows: np.ndarray, keys: Sequence[str]) -> dict[str, Column]:
         """Return columns of these rows, by position in the dataset."""
         return self._rows.read(rows, keys)
@@ -370,5 +375,5 @@ class StoredReader(ABC):
         return self._rows.read_once(first, stop)
 
     def encoded(self, rows: np.ndarray, camera: str) -> list[bytes]:
-        """Return the encoded images of a camera whose images lie in the tables."""
+        """Return the encoded images of a camera whose images are in the tables."""
         return self._rows.objects(rows, self.info.features[camera])

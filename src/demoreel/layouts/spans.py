@@ -1,4 +1,4 @@
-"""Which frames of a shared video belong to which episode.
+"""Finds the frames of each episode in a shared video.
 
 Metadata gives each episode a ``from_timestamp`` in float seconds; the table gives its length; the
 video has packets. Three witnesses, and floats drift. Seconds are translated into frame numbers
@@ -10,7 +10,7 @@ here, once per file, by two readings:
 Where they agree, or one is ruled out by the others, the answer is sure. Where not, the episode
 gets a problem in words, and reading it is an error. A neighbour's image is never an answer.
 
-A video may have been filmed at a multiple of the dataset's rate. Then every so many of its frames
+A video may have been recorded at a multiple of the dataset's rate. Then every so many of its frames
 belong to an episode, and both readings must hold for each of them: counted from the first, and by
 the clock.
 """
@@ -69,7 +69,7 @@ def require_frames(
 
 @dataclass(slots=True)
 class Spans:
-    """Where episodes lie in one video.
+    """Where episodes are in one video.
 
     Attributes:
         first: First frame of each episode; -1 where ``problem`` has an entry.
@@ -138,10 +138,10 @@ def resolve_spans(
 def unused_frames(spans: Spans, length: np.ndarray, packet_of: np.ndarray) -> int:
     """Return how many frames a video has after its last episode.
 
-    Those do not count that a cut had to carry along: their packets lie between the episodes' own.
+    Those do not count that a cut had to carry along: their packets are between the episodes' own.
 
     Args:
-        spans: Where the episodes lie; all of them must have been found.
+        spans: Where the episodes are; all of them must have been found.
         length: Rows of each episode.
         packet_of: For each frame of the video its packet, in the order of decoding.
     """
@@ -246,7 +246,7 @@ def _first_frame(
         by_length = chain.next_first
         assert by_length is not None
         if by_length >= len(clock.seconds):
-            return None, f"{said} lies past the video's {len(clock.seconds)} frames"
+            return None, f"{said} is past the video's {len(clock.seconds)} frames"
         if by_length == by_clock and on_a_frame:
             return by_length, ""
         wandered = abs(float(clock.seconds[by_length]) - begin)

@@ -1,4 +1,4 @@
-"""What writers share: an episode, the check of it, its table, and the contract of a writer."""
+"""The contract of a writer, and the parts that writers share: an episode, its check, its table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Packets as decoders on a chip take them: H.264 and HEVC in Annex B, AV1 with its header.
+"""Converts packets to the form that GPU decoders take: Annex B for H.264 and HEVC, AV1 with header.
 
-In an mp4, a packet's units have their length before them and the parameter sets lie in the codec's
+In an mp4, a packet's units have their length before them and the parameter sets are in the codec's
 header. Chips take a plain stream: a start code before every unit, parameter sets first.
 """
 

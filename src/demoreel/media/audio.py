@@ -1,4 +1,4 @@
-"""Audio beside frames: packets are copied, and cut where the frames are.
+"""Audio of videos: copies packets, and cuts them where the frames are cut.
 
 A packet of audio (21 ms of AAC) rarely begins with a frame. In a result, each is heard exactly as
 long after its frame as before: sample durations say so, and no error adds up over many clips. A
@@ -30,7 +30,7 @@ class AudioSpan:
     """Audio that goes with some neighbouring frames.
 
     Attributes:
-        video: The video that it lies in.
+        video: The video that it is in.
         begin: Second of that video with which it begins.
         end: Second with which it ends.
         at: Second of the result with which it begins.
@@ -61,7 +61,7 @@ class AudioPackets:
         track: One of the tracks that they come from: its kind is that of all.
         source: For each packet, the number of its video.
         videos: The videos.
-        offset: Where each packet lies there.
+        offset: Where each packet is there.
         size: Its bytes.
         begin: The tick of the result at which it is heard; negative ones are skipped.
         length: Ticks until the next.
@@ -95,7 +95,7 @@ def spans_of_frames(
     """Yield the audio of frames that are shown one after the other.
 
     Args:
-        video: The video that they lie in.
+        video: The video that they are in.
         frames: Their numbers there; -1 are frames that it never shows. Where numbers fall back,
             or one is -1, another span begins.
         fps: Frames per second of the result.
@@ -133,7 +133,7 @@ def audio_packets(spans: Sequence[AudioSpan], *, seconds: float) -> AudioPackets
 
 
 def _joined(spans: Sequence[AudioSpan]) -> list[AudioSpan]:
-    """Make one of spans that go on where the one before ends: no packet lies between them."""
+    """Make one of spans that continue where the one before ends: no packet is between them."""
     joined: list[AudioSpan] = []
     for span in spans:
         last = joined[-1] if joined else None

@@ -1,4 +1,4 @@
-"""From decoded video frames to arrays: RGB planes, sizes, depth codes.
+"""Converts decoded video frames to arrays: RGB planes, sizes, depth codes.
 
 Frames are handed out as channels, height, width. swscale writes RGB planes (``gbrp``) straight
 from 8-bit 4:2:0 video faster than it writes packed ``rgb24``, and then no transpose is needed; but
@@ -100,7 +100,7 @@ class DirectSwscale:
 
 
 def _fits(out: np.ndarray) -> bool:
-    """Whether rows of pixels lie one behind the other, where processors like them to begin."""
+    """Whether rows of pixels are one behind the other, where processors like them to begin."""
     address: int = out.__array_interface__["data"][0]
     return (
         out.flags.c_contiguous

@@ -1,4 +1,4 @@
-"""Decoding GOP spans into frames, without a demuxer, on several threads.
+"""Decodes GOP spans into frames, without a demuxer, on several threads.
 
 A ``GopSpan`` names the frames that are decoded together. Where a read waits (a blob in a table, an
 object store), ``begin_loading`` begins to read all spans of a video in one call. A ``Decoder``
@@ -96,7 +96,7 @@ class Decoder:
         except _Damaged as damaged:
             # After an H.264 keyframe that is no IDR, packets may tell the codec to forget frames
             # from before it (open GOP), or take some frames to become clean (intra refresh). With
-            # a lead-in there are such frames; what the codec says of it does not matter.
+            # a lead-in there are such frames; errors of the codec in it are ignored.
             if span.index.codec_at(start).name != "h264" or start <= 0:
                 raise _error(span, damaged) from damaged.__cause__
             try:
@@ -149,7 +149,7 @@ class _Damaged(Exception):
 def _decode(
     context: av.VideoCodecContext, packet: av.Packet[Any] | None, span: GopSpan
 ) -> list[Any]:
-    """Return the span's own frames that a packet brings out; those of a lead-in are dropped."""
+    """Return the span's own frames that a packet yields; those of a lead-in are dropped."""
     try:
         frames = context.decode(packet)
     except av.error.FFmpegError as error:
@@ -162,7 +162,7 @@ def _decode(
 
 
 def packet_bytes(span: GopSpan | Video, packets: np.ndarray) -> list[bytes]:
-    """Return the bytes of packets: out of one read, unless much else lies between them."""
+    """Return the bytes of packets: out of one read, unless much else is between them."""
     offsets = span.index.offset[packets].tolist()
     sizes = span.index.size[packets].tolist()
     begin = min(offsets)
@@ -187,7 +187,7 @@ def _read(span: GopSpan, packets: np.ndarray) -> list[av.Packet[Any]]:
     found = []
     for number, data in zip(packets.tolist(), packet_bytes(span, packets), strict=True):
         # Codecs read past a packet's end. A packet made from bytes is only a view of them, with
-        # whatever lies behind; one made by size ends in the zeros that codecs rely on.
+        # whatever is behind; one made by size ends in the zeros that codecs rely on.
         packet = av.Packet(len(data))
         packet.update(data)
         # The packet's number travels through the codec as the time stamp, so reordered, dropped
@@ -251,7 +251,7 @@ def group_frames(index: PacketIndex, frames: np.ndarray) -> list[tuple[int, ...]
 
 
 class Arriving:
-    """A part of a video's bytes that is under way; reading waits for it.
+    """A part of a video's bytes that is being fetched; ``read`` waits for it.
 
     Attributes:
         size: Bytes of the video.
@@ -279,7 +279,7 @@ class Arriving:
 def byte_ranges(gop_spans: Sequence[GopSpan]) -> list[tuple[int, int]]:
     """Return (offset, length) of the bytes that hold each GOP span's packets; all of one video.
 
-    Leading frames that are not decoded lie in between, and are read with the others.
+    Leading frames that are not decoded are in between, and are read with the others.
     """
     index = gop_spans[0].index
     frames = np.concatenate([gop_span.frames for gop_span in gop_spans])
@@ -289,7 +289,7 @@ def byte_ranges(gop_spans: Sequence[GopSpan]) -> list[tuple[int, int]]:
     ends = index.offset + index.size
     if index.lies_in_order:
         begin, end = index.offset[first], ends[last]
-    else:  # packets that do not lie in the order in which they are decoded
+    else:  # packets that are not in the order in which they are decoded
         spans = [slice(a, b + 1) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
         begin = np.array([index.offset[span].min() for span in spans])
         end = np.array([ends[span].max() for span in spans])
@@ -297,10 +297,10 @@ def byte_ranges(gop_spans: Sequence[GopSpan]) -> list[tuple[int, int]]:
 
 
 def begin_loading(file: StoredFile, gop_spans: Sequence[GopSpan]) -> list[GopSpan]:
-    """Begin to read GOP spans of one video, where a read waits; decoding waits for its GOP span.
+    """Start to fetch GOP spans of a remote video; decoding a span waits for its bytes only.
 
-    Whole GOPs are read, so that what is kept of them serves any frame of theirs; but
-    not of groups so large that this would cost much.
+    Complete GOPs are fetched, so that the cache serves all of their frames, unless a GOP is much
+    larger than the wanted part of it.
     """
     ranges = _whole_groups(gop_spans, _ranges_inside(gop_spans))
     return [
@@ -449,7 +449,7 @@ def begins_anew(video: Video | GopSpan, packet: int) -> bool:
 
     Decoding from keyframe to keyframe does not need it. But a player that runs on from one clip
     into the next orders frames by counters in their headers, and only some keyframes begin these
-    anew: every one of AV1 and VP9, of H.264 and HEVC the IDR frames. A clip that begins with
+    again: every one of AV1 and VP9, of H.264 and HEVC the IDR frames. A clip that begins with
     another one needs a file of its own. (HEVC could say "broken link" there instead, but FFmpeg 8
     then takes frames before and after the seam for one another.)
 

@@ -1,4 +1,4 @@
-"""Images in, one mp4 out, with exactly as many frames as images.
+"""Encodes images into one mp4 with exactly as many frames as images.
 
 A video that silently lost or gained a frame shifts every frame after it against the
 numbers of its row. So the encoder counts what goes in and what comes out, writes timestamps on
@@ -51,7 +51,7 @@ _CAP_SYS_NICE = 23
 
 
 class PacketLog(Protocol):
-    """Where an encoder notes its packets, so that another can go on where it was stopped."""
+    """Where an encoder notes its packets, so that another can continue where it was stopped."""
 
     def begin(self, header: bytes) -> None:
         """Note the codec's header; raise VideoError if the noted packets have another."""

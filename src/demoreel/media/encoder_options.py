@@ -1,7 +1,7 @@
-"""The closed list of encoder options: names that read and write no file, and their values.
+"""The closed list of encoder options, none of which can name a file, and their values.
 
 FFmpeg's encoders have options that write files (``x264-params=dump-yuv=PATH``), and settings come
-from files of strangers, too. An option that is not listed here reaches no encoder.
+from untrusted files, too. An option that is not listed here reaches no encoder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading an mp4's own table of packets (its ``moov`` box) without a demuxer.
+"""Reads the packet table of an mp4 (its ``moov`` box) without a demuxer.
 
 Everything a random read needs stands in ``moov``: a few kilobytes, one read, whatever the size
 of the video. Files that use rarer corners of the format (fragments, several edits, a codec change)
@@ -151,7 +151,7 @@ class AudioTrack:
         scale: Ticks a second.
         entry: The sample entry, box and all.
         language: The packed language code.
-        offset: Where each packet lies in the file.
+        offset: Where each packet is in the file.
         size: Its bytes.
         begin: The tick at which it is heard; those before an edit's start are negative.
         length: Ticks that it lasts.
@@ -169,7 +169,7 @@ class AudioTrack:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Equal for tracks whose packets may lie in one track."""
+        """Equal for tracks whose packets may be in one track."""
         return (self.scale, self.entry)
 
     @property

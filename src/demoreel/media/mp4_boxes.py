@@ -1,4 +1,4 @@
-"""The tables of an mp4 as bytes: which packets there are, where they lie, when they are shown."""
+"""The packet tables of an mp4 as bytes: sizes, positions and times of packets."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def _sample_tables(
 def _places(
     size: np.ndarray, counts: np.ndarray, chunks: np.ndarray, wide: bool
 ) -> tuple[bytes, ...]:
-    """Return the tables that say where packets lie."""
+    """Return the tables that say where packets are."""
     repeated, values = _run_lengths(counts)
     first_chunk = np.concatenate([[0], np.cumsum(repeated)[:-1]]) + 1
     kind, number = (b"co64", ">u8") if wide else (b"stco", ">u4")

@@ -1,8 +1,8 @@
-"""Writing an mp4 out of other videos' packets: bytes are copied by range, tables are made by numpy.
+"""Writes an mp4 from packets of other videos: copies bytes by range, and builds tables with numpy.
 
-A muxer looks at every packet; here a span of packets that lie side by side is one copy. The
+A muxer looks at every packet; here a span of packets that are side by side is one copy. The
 table of packets comes first, so that a video can be read while it is fetched. The clock ticks once
-a frame, as in ``remux.py``: frame ``i`` is shown at tick ``i``. Audio (``audio.py``) lies between
+a frame, as in ``remux.py``: frame ``i`` is shown at tick ``i``. Audio (``audio.py``) is between
 the frames, about a second of each at a time.
 """
 
@@ -140,7 +140,7 @@ class SplicedVideo(ReadsNow):
         return b"".join(parts)
 
     def write_to(self, handle: int) -> None:
-        """Write all of it to an open file, from where that stands. It is not forced to disk."""
+        """Write all of it to an open file, from where that stands. It is not synced to disk."""
         output = _Output(handle)
         output.write(self._head)
         for video, offset, length in self._pieces:
@@ -155,7 +155,7 @@ def write_packets(
     fps: float | Fraction,
     audio: Sequence[AudioSpan] = (),
 ) -> int:
-    """Write the packets of all runs, one after the other, into one mp4. It is not forced to disk.
+    """Write the packets of all runs, one after the other, into one mp4. It is not synced to disk.
 
     Cost: one read and one write of the packets' bytes; 40 bytes of memory for a packet.
 
@@ -184,7 +184,7 @@ def write_packets(
 
 
 def signature(description: Description) -> tuple[object, ...]:
-    """Return what descriptions must share for their packets to lie in one file.
+    """Return what descriptions must share for their packets to be in one file.
 
     Names of encoders and bit rates may differ; so may the sequence header of AV1, which every
     keyframe repeats, as long as frames are of the same format.
@@ -303,7 +303,7 @@ def _reading(file: StoredFile) -> Iterator[Callable[[memoryview, int], int]]:
 
 
 class _Interleaved:
-    """Frames and audio in turns: what players read one after the other lies side by side.
+    """Frames and audio in turns: what players read one after the other is side by side.
 
     Attributes:
         pieces: The byte ranges to copy, in order.
@@ -344,11 +344,11 @@ class _Interleaved:
         )
 
     def places(self, video: np.ndarray, begin: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return where chunks lie in the file: of video, and of audio.
+        """Return where chunks are in the file: of video, and of audio.
 
         Args:
             video: Bytes of video before each chunk, and in all at the end.
-            begin: Where the first chunk lies.
+            begin: Where the first chunk is.
         """
         chunks = begin + video[:-1] + self.before[:-1]
         sounds = begin + video[1:] + self.before[:-1]

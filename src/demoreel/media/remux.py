@@ -1,4 +1,4 @@
-"""Containers through FFmpeg: indices of what ``mp4.py`` does not read, and joined videos.
+"""Uses FFmpeg's demuxers and muxers: indexes containers that ``mp4.py`` cannot, and joins videos.
 
 An index by demuxing reads the whole file once. Used for fragmented mp4, several edits, Matroska,
 AVI and the like.
@@ -98,7 +98,7 @@ def read_tracks(path: str, file: Bytes) -> Tracks:
     if "video" in kinds:
         kinds.remove("video")
     others = tuple(f"a track of the kind {kind!r}" for kind in kinds if kind != "audio")
-    return Tracks(problem="it does not lie in an mp4" if "audio" in kinds else "", others=others)
+    return Tracks(problem="it is not in an mp4" if "audio" in kinds else "", others=others)
 
 
 def _index(
@@ -145,13 +145,13 @@ def _index(
 
 
 def _position(packet: av.Packet[av.VideoStream], file: Bytes, path: str) -> int:
-    """Return where a packet's bytes lie; Matroska gives where the block around them begins."""
+    """Return where a packet's bytes are; Matroska gives where the block around them begins."""
     assert packet.pos is not None
     data = bytes(packet)
     found = file.read(packet.pos, len(data) + _BLOCK_HEADER).find(data)
     if found < 0:
         raise VideoError(
-            "The video's packets do not lie in one piece in this kind of file.",
+            "The video's packets are not stored in one piece in this kind of file.",
             hint="bring it into an mp4 without loss: ffmpeg -i FILE -c copy FILE.mp4",
             file=path,
         )

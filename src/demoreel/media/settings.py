@@ -1,6 +1,6 @@
-"""How a camera is to be encoded, and what that means to each encoder. Needs no PyAV.
+"""Encoder settings of a camera, and their options for each encoder. Needs no PyAV.
 
-Settings also come from files of strangers (``info.json``, manifests of saved episodes). So
+Settings also come from untrusted files (``info.json``, manifests of saved episodes). So
 ``VideoSettings`` accepts only what stands in closed lists; see ``encoder_options.py``.
 """
 
@@ -86,7 +86,7 @@ def allowed_options(codec: Codec, encoder: str | None = None) -> Mapping[str, Ac
 
 
 def _shown(value: object) -> str:
-    """Return a value for an error, cut short: it may come from a stranger's file."""
+    """Return a value for an error, cut short: it may come from an untrusted file."""
     try:
         shown = repr(value)
     except (ValueError, RecursionError):  # a number of 5000 digits, a thousand brackets
@@ -120,7 +120,7 @@ class VideoSettings:
             mpeg4 it is translated to the quantiser of about the same quality; ffv1 has none.
         b_frames: Most B-frames in a row (h264, hevc, mpeg4; av1 and vp9 have none).
         preset: The encoder's own speed setting; None is a fast one.
-        open_gop: Let frames shown before a keyframe lean on the GOP before it (h264, hevc, mpeg4
+        open_gop: Let frames shown before a keyframe depend on the GOP before it (h264, hevc, mpeg4
             with ``b_frames``). Smaller, but a keyframe is then no clean entry for those frames.
         encoder: Which of libav's encoders makes the codec; None is the software one. The hardware
             ones (``HARDWARE_ENCODERS``) have no ``crf``: it is translated.
@@ -244,7 +244,13 @@ class VideoSettings:
             ) from error
 
     def feature_info(self, *, fps: float, height: int, width: int) -> dict[str, Any]:
-        """Return the ``info`` entry LeRobot keeps for a video feature encoded this way."""
+        """Return the ``info`` entry LeRobot keeps for a video feature encoded this way.
+
+        Args:
+            fps: Frames per second of the video.
+            height: Height of a frame in pixels.
+            width: Its width.
+        """
         channels = 1 if self.pix_fmt.startswith("gray") else 3
         return {
             "video.height": height,

@@ -1,11 +1,11 @@
-"""A video and its packet index: for every frame, which bytes make it.
+"""A video and its packet index: the bytes that each frame is decoded from.
 
 With the index a random frame is three steps: read the bytes from a keyframe on, feed them to a
 codec, take the frame. No demuxer, no seek, no float seconds. ``mp4.py`` makes the index from a
 ``moov``, ``remux.py`` from any other container; it is kept while the video does not change.
 
 Where reads wait for a server, a video is indexed by one of them, if it is guessed right where its
-table lies: an mp4's ``moov`` stands at its beginning or at its end, and a dataset's videos come
+table is: an mp4's ``moov`` stands at its beginning or at its end, and a dataset's videos come
 from one tool. So the beginning is read first; where the table turns out to be at the end, the end
 of the next video is read first.
 """
@@ -35,7 +35,7 @@ DECODERS = tuple(_BY_NAME.split())
 """The decoders that a file may ask for: those that recognise their own bytes.
 
 FFmpeg has others that make an image of any bytes (``rawvideo``) or draw text (``ansi``): with one
-of them, a packet index that points at a foreign file would show what it says.
+of them, a packet index that points at a foreign file would show its content.
 """
 
 _LEAST = 1 << 16
@@ -46,17 +46,17 @@ _INDEX_BYTES = 64 << 20  # per process: the indices of about two million frames
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """What a decoder must be told before the first packet.
+    """The parameters that a decoder needs before the first packet.
 
     Attributes:
         name: FFmpeg's name of a software decoder, one of ``DECODERS``.
         extradata: The codec's own header, if it has one.
         width: Coded width in pixels.
         height: Coded height in pixels.
-        color_range: The container's word on it, as FFmpeg numbers it; 0 is unknown. The codec's
-            own word, if it has one, comes first.
+        color_range: The container's value, in FFmpeg's numbering; 0 is unknown. The codec's own
+            value, if there is one, takes precedence.
         colorspace: Likewise, the matrix from YUV to RGB; 2 is unknown.
-        pix_fmt: The pixel format, of frames that are not compressed: nothing else says it.
+        pix_fmt: The pixel format of uncompressed frames.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Codec:
 
     def require_listed(self, file: str) -> None:
         """Raise VideoError unless the decoder is one of ``DECODERS``."""
-        # No file can name a pixel format: raw frames are those that a recorder left.
+        # No file can set a pixel format: raw frames come from a recorder only.
         is_raw = self.name == "rawvideo" and self.pix_fmt is not None
         if self.name not in DECODERS and not is_raw:
             raise VideoError(
@@ -81,7 +81,7 @@ class Codec:
 
 @dataclass(frozen=True)
 class PacketIndex:
-    """Where each packet of a video lies, and which frame it becomes.
+    """Where each packet of a video is, and which frame it becomes.
 
     Packets are numbered in decoding order, frames in presentation order: frame ``k`` is the
     ``k``-th frame that a player would show, whatever the packets' order.
@@ -92,14 +92,14 @@ class PacketIndex:
         size: Bytes of each packet.
         frame_of: Frame that each packet becomes; -1 for packets that are decoded, never shown.
         start_of: For each packet, the keyframe packet where decoding must begin to get it right; -1
-            where that lies before the video's first packet.
+            where that is before the video's first packet.
         packet_of: Packet of each frame.
         seconds: Presentation time of each frame on the file's own clock.
         raw: How to decode the last packets, where they are frames that were never compressed (an
             episode that waits for its encoder); each of them is a keyframe.
         raw_from: The first of those packets.
         nbytes: Memory that the index takes.
-        has_leading: Whether any keyframe is followed by frames that lean on the GOP before it.
+        has_leading: Whether any keyframe is followed by frames that depend on the GOP before it.
     """
 
     codec: Codec
@@ -135,7 +135,7 @@ class PacketIndex:
         return np.asarray(self.start_of[self.packet_of[frames]])
 
     def decoded_from(self, first: int, stop: int) -> np.ndarray:
-        """Return the packets ``first`` to ``stop`` - 1, but those that lean on frames before them.
+        """Return packets ``first`` to ``stop`` - 1 without those that depend on frames before them.
 
         Leading frames of the keyframe ``first`` are such: the codec would take them for damaged.
         """
@@ -144,7 +144,7 @@ class PacketIndex:
 
     @cached_property
     def lies_in_order(self) -> bool:
-        """Whether packets lie in the file in the order in which they are decoded."""
+        """Whether packets are in the file in the order in which they are decoded."""
         return bool((np.diff(self.offset) > 0).all())
 
     @cached_property
@@ -154,7 +154,7 @@ class PacketIndex:
     def ends_of_groups(self, packets: np.ndarray) -> np.ndarray:
         """Return where the bytes end of the GOP that each packet is in.
 
-        Only for packets that lie in order.
+        Only for packets that are in order.
         """
         following = np.searchsorted(self._keyframes, packets, side="right")
         last = np.append(self._keyframes, len(self.offset))[following] - 1
@@ -230,7 +230,7 @@ def _decoding_starts(pts: np.ndarray, keyframe: np.ndarray) -> np.ndarray:
 _indices: ByteCache[object, PacketIndex] = ByteCache(_INDEX_BYTES)
 
 Stored = Callable[[], PacketIndex | None]
-"""Returns an index that is kept somewhere, or found in a shorter way; None if there is none."""
+"""Returns a stored index, or one found with fewer reads; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,13 +250,13 @@ class Video:
 
 @dataclass(frozen=True, slots=True)
 class VideoClip:
-    """Where one episode's images of one camera lie.
+    """Where one episode's images of one camera are.
 
     Attributes:
         video: The video that holds them.
         first: The video's frame that is the episode's frame 0.
         step: Frames of the video from one frame of the episode to the next: more than one where the
-            video was filmed at a multiple of the dataset's rate.
+            video was recorded at a multiple of the dataset's rate.
     """
 
     video: Video
@@ -320,7 +320,7 @@ class Videos:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin anew in a forked child: what is under way will never arrive there."""
+        """Start again in a forked child: what is under way will never arrive there."""
         self._opening: dict[str, Future[Video]] = {}
         self._lock = threading.Lock()
 
@@ -335,7 +335,7 @@ class Videos:
         return self._indexed(name) or self._begin(name).result()
 
     def begin(self, names: Iterable[str]) -> None:
-        """Begin to open several videos side by side; those that fail will fail again."""
+        """Start to open several videos in parallel; errors are raised by ``open``."""
         for name in dict.fromkeys(names):
             if self._indexed(name) is None:
                 self._begin(name)
@@ -377,7 +377,7 @@ class Videos:
 
 
 class _Ends:
-    """A file whose beginning and end are read in one go each, however few are asked for."""
+    """A file whose beginning and end are each read at once, even if few bytes are wanted."""
 
     def __init__(self, file: StoredFile, size: int | None) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Clocks of a recording, and the columns that hold their times where that was asked for."""
+"""Names of capture clocks, and of the columns that hold their times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Depth between metres and the 12-bit codes that a video can hold.
+"""Converts depth between metres and the 12-bit codes of a video.
 
 Codes are spaced in the logarithm of depth, so that near things keep millimetres and far things lose
 centimetres, as a depth sensor does. Decoding is one table of 4096 values: looking an image up
@@ -84,7 +84,7 @@ def whole_millimetres(metres: np.ndarray) -> np.ndarray:
 
 
 def encode_depth(depth: np.ndarray, code: DepthCode) -> np.ndarray:
-    """Turn depths into codes; what lies outside the code's range goes to its nearest end.
+    """Turn depths into codes; what is outside the code's range goes to its nearest end.
 
     Costs about 10 ms for 640x480 pixels.
 

@@ -1,4 +1,4 @@
-"""The episodes of a dataset as columns: a million of them are a few arrays."""
+"""The episodes of a dataset as columns (a million of them are a few arrays), and its tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from demoreel.errors import MetadataError, OutOfRangeError
+from demoreel.errors import MetadataError, OutOfRangeError, count
 from demoreel.model.problems import Note, Problem, refuse
 
 LONGEST = 1 << 36  # frames of all episodes; more is a mistake, and sums would run over
@@ -57,10 +57,10 @@ def usable_episodes(
 
     def noted(code: str, places: np.ndarray, what: Callable[[int], str]) -> None:
         for number, place in enumerate(places[:_NAMED].tolist(), 1):
-            count = len(places) - _NAMED + 1 if number == _NAMED else 1
+            times = len(places) - _NAMED + 1 if number == _NAMED else 1
             file, episode = file_of(place), int(index[place])
             error = MetadataError(what(place), file=file, episode=episode)
-            note(Problem(code, error, count=count))
+            note(Problem(code, error, count=times))
 
     places = np.arange(len(index))
     is_sound = not len(index) or (length.min() > 0 and length.sum(dtype=np.float64) < LONGEST)
@@ -185,3 +185,55 @@ class Episodes(Sequence[Episode]):
 
     def __repr__(self) -> str:
         return f"<Episodes: {len(self)}, {self.total_frames} frames>"
+
+
+class Tasks(Mapping[int, str]):
+    """Task texts by ``task_index``.
+
+    Indices need not be contiguous nor in order: a text is found by its index, not by its line.
+    """
+
+    __slots__ = ("_by_index", "_by_text")
+
+    def __init__(self, texts: Mapping[int, str]) -> None:
+        self._by_index = dict(sorted(texts.items()))
+        self._by_text = {text: index for index, text in self._by_index.items()}
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Tasks:
+        """Number these texts from 0."""
+        return cls(dict(enumerate(texts)))
+
+    def __getitem__(self, index: int) -> str:
+        try:
+            return self._by_index[int(index)]
+        except KeyError:
+            raise MetadataError(
+                f"A row names task_index {index}, but the tasks file has no such task.",
+                hint="the tasks file and the tables were not written together",
+                known=count(len(self), "task"),
+            ) from None
+
+    def get(self, index: int, default: Any = None) -> Any:
+        """Return the text, or ``default`` where there is no such task."""
+        return self._by_index.get(index, default)
+
+    def texts(self, indices: np.ndarray) -> list[str]:
+        """Return the text of each index."""
+        return [self[index] for index in indices.tolist()]
+
+    def index_of(self, text: str) -> int:
+        """Return the index of a text; KeyError if there is none."""
+        return self._by_text[text]
+
+    def __contains__(self, index: object) -> bool:
+        return index in self._by_index
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._by_index)
+
+    def __len__(self) -> int:
+        return len(self._by_index)
+
+    def __repr__(self) -> str:
+        return f"Tasks({self._by_index!r})"

@@ -132,12 +132,12 @@ class Feature:
 
     @property
     def is_video(self) -> bool:
-        """A camera whose frames lie in videos."""
+        """A camera whose frames are in videos."""
         return self.dtype == "video"
 
     @property
     def is_image(self) -> bool:
-        """A camera whose frames lie as encoded images in the tables."""
+        """A camera whose frames are encoded images in the tables."""
         return self.dtype == "image"
 
     @property
@@ -222,7 +222,7 @@ def flat_names(names: Any, depth: int = 0) -> list[str]:
 
 
 def quoted(value: object) -> str:
-    """Return a value as an error shows it: a stranger's may be megabytes long."""
+    """Return a value as an error shows it: an untrusted one may be megabytes long."""
     text = ascii(value) if isinstance(value, str) else repr(value)
     return text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "..."
 

@@ -1,4 +1,4 @@
-"""``meta/info.json``: what a dataset says of itself."""
+"""``meta/info.json``: version, frame rate, features and paths of a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named limits on what a dataset may ask of this process before anything large is allocated.
+"""Named limits on sizes that a dataset states, checked before memory is allocated.
 
 A dataset may come from anyone: a few kilobytes of parquet, JSON or PNG can ask for gigabytes.
 Sizes are taken from headers first and compared with these limits. Each is raised by an environment

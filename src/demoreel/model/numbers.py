@@ -1,4 +1,4 @@
-"""Numbers in another type: every value as it was, or an error that names the first that is not."""
+"""Converts numbers to another type without loss, or raises an error that names the first loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def misfit(values: np.ndarray, dtype: np.dtype[Any]) -> int | None:
     number fits into every float that is large enough. NaN and infinities fit into floats.
 
     Args:
-        values: Booleans, integers or floats; counted as if they lay in a row.
+        values: Booleans, integers or floats; counted as if they were in a row.
         dtype: The type that is to hold them.
     """
     if np.can_cast(values.dtype, dtype):

@@ -1,8 +1,8 @@
 """Problems of metadata: one parser finds them, its caller decides what they mean.
 
 A parser takes a ``Note`` and returns what can be used. ``refuse``, the note of readers, raises the
-first problem that keeps them from working; ``check`` makes a finding of every one; ``repair`` goes
-on from the values.
+first problem that keeps them from working; ``check`` makes a finding of every one; ``repair``
+continues with the values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Path templates from ``info.json``: checked before a single path is made from them.
+"""Path templates of ``info.json``, checked before a path is built from them.
 
-A dataset's metadata comes from strangers. Its templates are ``str.format`` strings, and
+A dataset's metadata comes from untrusted sources. Its templates are ``str.format`` strings, and
 ``str.format`` can read attributes, follow ``..`` and start at the root of the disk.
 """
 
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
 from pathlib import PurePosixPath
+from typing import Any
 
 from demoreel.errors import MetadataError, UnsafePathError
 
@@ -26,9 +27,14 @@ class PathTemplate:
         fields: Names that may appear in braces; anything else is refused.
         where: What to call the template in an error, e.g. ``data_path``.
         file: The file it came from, for errors.
+
+    Attributes:
+        format: Returns the path for the values of the fields, given by name.
     """
 
-    __slots__ = ("fields", "file", "text", "where")
+    __slots__ = ("fields", "file", "format", "text", "where")
+
+    format: Callable[..., str]
 
     def __init__(
         self, text: str, *, fields: Iterable[str], where: str, file: str | None = None
@@ -37,7 +43,13 @@ class PathTemplate:
         self.file = file
         self.fields = tuple(fields)
         self.where = where
+        self.format = lru_cache(maxsize=65536)(self._formatted)  # a batch asks for a few, often
         self._check()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(PathTemplate, fields=self.fields, where=self.where, file=self.file), (
+            self.text,
+        )
 
     def _check(self) -> None:
         try:
@@ -76,9 +88,10 @@ class PathTemplate:
             template=repr(self.text),
         )
 
-    def format(self, **values: int | str) -> str:
-        """Return the path for these values."""
-        return _formatted(self, tuple(values.items()))
+    def _formatted(self, **values: int | str) -> str:
+        path = self.text.format(**values)
+        _check_relative(path, self)
+        return path
 
     def __repr__(self) -> str:
         return f"PathTemplate({self.text!r})"
@@ -88,13 +101,6 @@ class PathTemplate:
 
     def __hash__(self) -> int:
         return hash(self.text)
-
-
-@lru_cache(maxsize=65536)
-def _formatted(template: PathTemplate, values: tuple[tuple[str, int | str], ...]) -> str:
-    path = template.text.format(**dict(values))
-    _check_relative(path, template)
-    return path
 
 
 def _check_relative(path: str, template: PathTemplate) -> None:

@@ -1,4 +1,4 @@
-"""One batch: windows around its frames, a take of rows, a plan of images, one round of decoding."""
+"""Reads one batch: windows, rows, a plan of images, one round of decoding."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class PoolBatch(list[int]):
 
 @dataclass(frozen=True, slots=True)
 class SpanCameras:
-    """What the images of a span of consecutive samples are.
+    """The cameras and windows of a span of consecutive samples.
 
     Attributes:
         reader: The dataset's layout.
@@ -266,7 +266,7 @@ class BatchReader:
         allocate: Allocate = np.empty,
         decoder: PacketDecoder | None = None,
     ) -> Begun:
-        """Plan a batch: what is remote is on its way afterwards, and nothing is decoded yet.
+        """Plan a batch: starts the requests for remote data, and decodes nothing yet.
 
         Args:
             rows: Positions in the dataset.
@@ -341,7 +341,7 @@ class BatchReader:
     def _begun(
         self, rows: np.ndarray, windows: Mapping[str, Expanded]
     ) -> tuple[dict[str, Prepared], Future[dict[str, Column]] | None]:
-        """Return the images, ready to be decoded, and the other columns if they are under way."""
+        """Return the images to decode, and the other columns if they are being fetched."""
         if self._ahead is None:
             return self._prepare(rows, windows), None
         plan = self._ahead.take(rows) or self._plan(rows, windows)
@@ -380,10 +380,10 @@ class BatchReader:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A batch of which all bytes are on their way.
+    """A batch whose data is being fetched.
 
     Attributes:
-        images: What only has to be decoded, by camera.
+        images: The images to decode, by camera.
         rows: The other columns.
     """
 
@@ -392,14 +392,14 @@ class _Plan:
 
 
 class _Ahead:
-    """The batches that are being prepared."""
+    """Batches that are planned in advance, by their rows."""
 
     def __init__(self) -> None:
         self.renew()
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin anew in a forked child: what is under way will never arrive there."""
+        """Start again in a forked child: what is under way will never arrive there."""
         self._plans: OrderedDict[bytes, Future[_Plan]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -413,7 +413,7 @@ class _Ahead:
                     self._plans.popitem(last=False)
 
     def take(self, rows: np.ndarray) -> _Plan | None:
-        """Return the plan of a batch, when it is ready; None if it was not announced."""
+        """Wait for the plan of a batch and return it; None if ``begin`` was not called for it."""
         if not self._plans:
             return None
         with self._lock:

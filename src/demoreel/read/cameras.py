@@ -1,4 +1,4 @@
-"""Images of a batch: frames deduplicated, grouped by where decoding begins, decoded once each."""
+"""Images of a batch: frames are deduplicated, grouped by GOP, and decoded once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Images of one camera that only have to be decoded.
+    """Images of one camera, located and ready to decode.
 
     Attributes:
         shape: Of the array for them: (rows, channels, height, width).
@@ -101,7 +101,7 @@ class Camera:
         self._depth = depth_table(code, unit=depth_unit) if code and feature.is_video else None
 
     def prepare(self, rows: np.ndarray) -> Prepared:
-        """Find out what these rows' images need; what is remote is on its way afterwards.
+        """Locate the images of these rows, and start the requests for remote ones.
 
         An image that several rows share is decoded once.
         """
@@ -159,7 +159,7 @@ class Camera:
     def _begun(
         self, parts: Sequence[tuple[Video, np.ndarray, np.ndarray]]
     ) -> dict[int, Sequence[GopSpan]]:
-        """Begin to read what is wanted of videos whose reads wait, all at the same time."""
+        """Start to fetch the spans of remote videos, all at the same time."""
         begun: dict[int, Sequence[GopSpan]] = {}
         try:
             for number, (video, wanted, _) in enumerate(parts):
@@ -215,7 +215,7 @@ class Camera:
     def decoded(self, row: int, data: bytes) -> np.ndarray:
         """Decode an encoded image to (channels, height, width).
 
-        It may lie in memory that the calling thread's next image will use again.
+        It may be in memory that the calling thread's next image will use again.
         """
         try:
             if self.feature.is_depth:
@@ -239,9 +239,9 @@ class Camera:
     def form_of(self, row: int, data: bytes) -> tuple[int, int, int]:
         """Return channels, height and width of an encoded image, from its header alone.
 
-        Sides that were declared in the wrong order are as the images have them, as in lerobot:
-        that takes no more memory. Any other size is refused. Colour in a depth camera is no
-        distance: it stays the colour that it is.
+        If the sides were declared in the wrong order, those of the image count, as in lerobot:
+        that takes no more memory. Any other size is an error. A colour image of a depth camera
+        stays a colour image.
         """
         try:
             found = image_size(data)

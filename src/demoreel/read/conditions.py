@@ -1,10 +1,10 @@
-"""Conditions of ``filter=``: one small language, for every layout.
+"""Conditions of ``filter=``: one small language for every layout.
 
 Lance and DuckDB read the same text differently. Lance's parser stops at the end of the first
 expression and drops the rest (``a < 5 AN b > 9``), takes ``"name"`` for a text and divides
 integers without a remainder; a text in parentheses may close them (``1=1) or (1=1``); they order
 NaN and -0.0 differently. So neither sees the user's text: it is parsed here, as a whole, checked
-against the columns and their types, and written anew with explicit types for the engine that
+against the columns and their types, and written again with explicit types for the engine that
 answers. What is not in the grammar is an error::
 
     condition  = or

@@ -1,4 +1,4 @@
-"""A dataset and its episodes as a user meets them: a thin face over layouts and batches."""
+"""``Dataset``: the public class for reading, on top of layouts and batches."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Dataset:
         )
 
     def _allow_external(self, prefixes: list[str]) -> None:
-        """Let the tables name these: wherever they lie, in whichever process this is opened."""
+        """Allow the tables to refer to these prefixes, in every process that opens this dataset."""
         tables = self._arguments["tables"]
         allow_external(self.folder.uri, prefixes)
         if self.folder.tables is not None:  # the Hub's has no commit in its name
@@ -197,12 +197,15 @@ class Dataset:
         return made
 
     def following(self, read: Callable[[], T]) -> T:
-        """Return what ``read`` returns, from the dataset as it lies there now.
+        """Return the result of ``read``, from the dataset in its current state.
 
-        Where another process has moved its files meanwhile, as a recorder does that merges small
-        ones, the dataset is opened again and ``read`` is called once more; it must take the reader
-        anew from ``reader``. Episodes that came since are not seen. Costs a comparison, and some
-        stats where files were opened.
+        If another process has moved files meanwhile, such as a recorder that merges small ones, the
+        dataset is opened again and ``read`` is called once more; it must use ``reader`` anew.
+        Episodes that were added later are not included. Costs a comparison, and some calls of
+        ``stat`` if files were opened.
+
+        Args:
+            read: Reads from ``reader``; may be called several times.
 
         Raises:
             DatasetChangedError: The dataset is another one than was opened.
@@ -211,6 +214,8 @@ class Dataset:
             reader, whole = self._reader, False
             try:
                 found = read()
+                if reader.state is None:  # each object is pinned
+                    return found
                 whole, opened = True, openings()
                 if opened == self._confirmed or reader.is_as_opened:
                     self._confirmed = opened
@@ -220,7 +225,7 @@ class Dataset:
                 if not isinstance(error, MOVED) or not has_changed(reader):
                     raise
             self._follow(reader)
-            # Episodes were added, and those that were read lie where they lay before and after.
+            # Episodes were added, and those that were read are where they were before and after.
             if whole and same_places(reader, self._reader):
                 return found
         raise self._busy()
@@ -233,7 +238,7 @@ class Dataset:
         )
 
     def _opened_again(self, refuse: Callable[[Reader], None]) -> Reader:
-        """Open the dataset as it is now, of which ``refuse`` may read rows, and refuse it."""
+        """Open the dataset in its current state, and let ``refuse`` compare it with before."""
         for _ in range(ATTEMPTS):
             reader = self._open_reader()
             try:
@@ -247,7 +252,7 @@ class Dataset:
         raise self._busy()
 
     def _follow(self, before: Reader) -> None:
-        """Go on in the dataset as it is now, which must begin with the episodes of before."""
+        """Switch to the current state, which must begin with the episodes of the previous one."""
         if self._reader is not before:
             return  # another thread did it
         reader = self._opened_again(lambda now: refuse_other(before, now))
@@ -259,7 +264,7 @@ class Dataset:
             self.__dict__.pop(name, None)
 
     def _keep_first(self, episodes: int, of: int | None = None) -> None:
-        """See so many episodes, and none that came later."""
+        """Keep the first episodes, without those that were added later."""
         there = len(self._reader.episodes) if of is None else of
         if self._selected is None and there > episodes:
             self._selected = np.arange(episodes)
@@ -294,7 +299,7 @@ class Dataset:
 
     @property
     def _positions(self) -> np.ndarray:
-        """Where the chosen episodes stand in the layout."""
+        """Positions of the chosen episodes in the layout."""
         return np.arange(len(self._reader.episodes)) if self._selected is None else self._selected
 
     def _window_keys(self) -> list[str]:
@@ -313,7 +318,7 @@ class Dataset:
 
     @property
     def layout(self) -> str:
-        """How the dataset lies on disk, e.g. ``v3.0``."""
+        """How the dataset is stored, e.g. ``v3.0``."""
         return self._reader.layout
 
     @property
@@ -335,12 +340,12 @@ class Dataset:
 
     @property
     def uri(self) -> str | None:
-        """Where the dataset lies, if that is remote; ``root`` then is a copy of its metadata."""
+        """Where the dataset is, if that is remote; ``root`` then is a copy of its metadata."""
         return None if self.folder.grows else self.folder.uri
 
     @property
     def is_remote(self) -> bool:
-        """Whether its images lie in an object store or on the Hub."""
+        """Whether its images are in an object store or on the Hub."""
         return self._reader.is_remote
 
     @property
@@ -350,7 +355,7 @@ class Dataset:
 
     @property
     def batch_reader(self) -> BatchReader:
-        """What plans and reads batches of positions in the layout; see ``following``."""
+        """Plans and reads batches of positions in the layout; see ``following``."""
         return self._batches
 
     @property
@@ -407,14 +412,14 @@ class Dataset:
     ) -> Batch:
         """Return many samples at once, each key with a leading axis.
 
-        Cost: one take of rows; each image is decoded once, also if several samples want it;
+        Cost: reads the rows once; decodes each image once, also if several samples use it;
         spans of video decode on ``decode_threads`` threads.
 
         Args:
             indices: Frame numbers in this dataset; negative ones count from the end. Batches in
                 their ``upcoming``, if they have that (``demoreel.torch.PrefetchBatchSampler``), are
                 fetched meanwhile. A batch of a ``PoolOrder`` (``demoreel.torch.ReuseSampler``)
-                takes its images from memory where they lie decoded.
+                takes its images from memory where they are decoded.
             allocate: Makes the arrays that images are decoded into; by default, memory of
                 batches that have been dropped serves again.
             decode_device: Where videos are decoded: ``"cpu"``; ``"cuda"``, ``"cuda:1"`` or a
@@ -437,7 +442,7 @@ class Dataset:
             decoder = packet_decoder(decode_device)
         upcoming = getattr(indices, "upcoming", ())
         if upcoming:
-            self.prefetch(indices)  # before the others: its bytes are waited for
+            self.prefetch(indices)  # before the others: it is needed first
         for following in upcoming:
             self.prefetch(following)
         rows = self.rows_of(indices)
@@ -459,10 +464,13 @@ class Dataset:
         return batch
 
     def prefetch(self, indices: Iterable[int] | np.ndarray) -> None:
-        """Begin to fetch what the batch of these samples will need, if it is remote.
+        """Start to fetch the data of a batch, if the dataset is remote.
 
-        Returns at once; the next ``batch`` of exactly these indices finds it on its way. Of a
-        dataset on this machine nothing happens.
+        Returns at once; the next ``batch`` of exactly these indices uses that data. Does nothing
+        for a local dataset.
+
+        Args:
+            indices: Frame numbers, as for ``batch``.
 
         Raises:
             OutOfRangeError: An index is out of range.
@@ -470,7 +478,14 @@ class Dataset:
         self._batches.prefetch(self.rows_of(indices))
 
     def rows_of(self, indices: Iterable[int] | np.ndarray) -> np.ndarray:
-        """Translate this dataset's frame numbers into positions in the layout."""
+        """Translate this dataset's frame numbers into positions in the layout.
+
+        Args:
+            indices: Frame numbers, as for ``batch``.
+
+        Raises:
+            OutOfRangeError: An index is out of range.
+        """
         numbers = _as_numbers(indices)
         total = len(self)
         wrong = (numbers < -total) | (numbers >= total)
@@ -489,7 +504,10 @@ class Dataset:
         return np.asarray(first + numbers - self.episodes.start[place])
 
     def episode(self, number: int) -> EpisodeView:
-        """Return one episode by its ``episode_index``.
+        """Return one episode.
+
+        Args:
+            number: Its ``episode_index``.
 
         Raises:
             OutOfRangeError: There is no such episode, or it was not chosen.
@@ -498,7 +516,7 @@ class Dataset:
         return EpisodeView(self, self._reader.episodes.position_of(number))
 
     def capture_times(self, episode: int, camera: str | None = None) -> np.ndarray | None:
-        """Return when the frames of an episode were captured, in nanoseconds since 1970.
+        """Return the capture times of an episode's frames, in nanoseconds since 1970.
 
         They are kept by demoreel's recorder, beside the data or in a column, and follow every cut
         and conversion.
@@ -534,9 +552,9 @@ class Dataset:
         return self.following(read)
 
     def sql(self, query: str) -> pa.Table:
-        """Answer a question in SQL about the chosen episodes, at the version that is open.
+        """Run an SQL query on the chosen episodes, at the version that is open.
 
-        Cost: reads the columns that the query names. The answer is held in memory; nothing is
+        Cost: reads the columns that the query names. The result is held in memory; nothing is
         written, and no other file can be read.
 
         Args:
@@ -574,7 +592,7 @@ class Dataset:
             columns: Only these columns; None is all but the cameras.
             cameras: Cameras whose images belong to the rows: (length, channels, height, width),
                 as in samples. An episode is then held in a worker's memory, decoded.
-            encoded: Give images encoded instead, a list of bytes: as they lie in the tables,
+            encoded: Give images encoded instead, a list of bytes: as they are in the tables,
                 those from videos as PNG (depth of 16 bits, in millimetres).
             blocks: Into how many blocks Ray divides the episodes; None leaves it to Ray.
 

@@ -1,4 +1,4 @@
-"""One episode of a dataset as a user meets it: its columns, and its images in order."""
+"""One episode of a dataset: its columns, and its images in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an open dataset stays valid while another process appends to it.
+"""Keeps an open dataset valid while another process appends to it.
 
 A recorder adds episodes and merges small files; files that an open reader has seen vanish, or
 others take their names. The metadata's files tell (``storage/commit/consistent.py``): where one is
@@ -187,7 +187,7 @@ def _digest_of(columns: Mapping[str, Column]) -> str:
 
 
 def refuse_other(before: Reader, now: Reader) -> None:
-    """Refuse to go on in a dataset that is not the one that was opened, or grown from it."""
+    """Refuse to continue in a dataset that is not the one that was opened, or grown from it."""
     if before.state is not None and not before.state.is_same_folder():
         raise _changed(before, "another folder has taken its place")
     refuse_unknown(now, known_of(before))
@@ -203,7 +203,7 @@ def _read_before(reader: Reader) -> tuple[np.ndarray, Mapping[str, Column]]:
 
 
 def same_places(before: Reader, now: Reader) -> bool:
-    """Whether all episodes of before lie in the same files, and at the same places in them."""
+    """Whether all episodes of before are in the same files, and at the same places in them."""
     first, count = before.episode_columns(), len(before.episodes)
     later = now.episode_columns()
     places = [name for name in first if name.startswith(("data/", "videos/"))]

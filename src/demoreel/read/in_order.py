@@ -1,4 +1,4 @@
-"""Every frame of whole episodes, decoded once, on several threads, given back in order.
+"""Decodes every frame of whole episodes once, on several threads, and yields them in order.
 
 Frames are cut into runs that begin where decoding can begin. Each run is a job of one thread: the
 codec, the colour conversion and what is made of a frame release the GIL. Threads work ahead of the
@@ -68,7 +68,7 @@ def in_order(
         jobs: Each with its lane. Those of several lanes come in the order in which their first
             things are wanted.
         lanes: All lanes.
-        threads: How many run at once; at least as many as lanes do, so that one always goes on.
+        threads: How many run at once; at least as many as lanes do, so that one always continues.
         most: How many things of a lane are in a portion: fewer at the end, and where the buffer is
             full.
         room: When the buffer is full, in the unit of ``size``. It may hold one thing of each
@@ -245,7 +245,7 @@ def runs_of(
     least: int = _FRAMES_IN_RUN,
     most_bytes: int | None = None,
 ) -> Iterator[tuple[int, int]]:
-    """Cut frames of a video where decoding can begin anew: from one place among them to another.
+    """Cut frames of a video where decoding can start again: from one place among them to another.
 
     Args:
         index: The video's packets.
@@ -338,7 +338,7 @@ class VideoRun:
     frames: range
 
     def is_followed_by(self, clip: VideoClip) -> bool:
-        """Whether a clip goes on where this ends."""
+        """Whether a clip continues where this ends."""
         same = clip.video.name == self.video.name and clip.step == self.frames.step
         return same and clip.first == self.frames.stop
 
@@ -363,7 +363,7 @@ class VideoRun:
 
 @dataclass(frozen=True, slots=True)
 class ImageRun:
-    """Rows ``row`` to ``stop`` - 1, whose images lie encoded in a table."""
+    """Rows ``row`` to ``stop`` - 1, whose images are encoded in a table."""
 
     _of: FrameRuns
     camera: Feature
@@ -403,7 +403,7 @@ def encoded_images(
         reader: The dataset's layout.
         first: Position of the first episode.
         stop: One past the position of the last.
-        codec: How to encode; ``source`` keeps the bytes of images that lie in tables.
+        codec: How to encode; ``source`` keeps the bytes of images that are in tables.
         threads: How many decode and encode; None is every core. There are at least as many as
             cameras.
 

@@ -256,7 +256,7 @@ def refuse_mixed_kinds(
     used = {kind: given for kind, given in kinds.items() if any(given)}
     if len(used) > 1:
         raise ArgumentError(
-            f"How often parts are drawn is said in several ways: {' and '.join(used)}.",
+            f"How often parts are drawn is given in several ways: {' and '.join(used)}.",
             hint="choose one of them for the whole mixture",
         )
     for kind, given in used.items():

@@ -1,4 +1,4 @@
-"""In which order the frames of an epoch come, and who reads which of them.
+"""The order of the frames of an epoch, and their division among ranks and workers.
 
 The order is a keyed permutation that is computed, not stored: which frame stands at a place follows
 from (seed, epoch, place) alone, for any places, in any process, without a list of all frames. Ranks
@@ -28,7 +28,7 @@ class FrameOrder:
         frames: How many there are.
         seed: A whole number.
         epoch: A whole number; every epoch has an order of its own.
-        shuffle: Whether frames come in a random order, or as they lie.
+        shuffle: Whether frames come in a random order, or as they are.
     """
 
     frames: int
@@ -113,9 +113,9 @@ class Share:
 
     Of the places that are left after ``consumed``, rank r of R gets every R-th, beginning with the
     r-th. So when all ranks have taken n samples, the first n x R places are taken, and any other
-    number of ranks can go on from there. A rank's samples are then divided among its workers, who
-    deliver in turns, as they do in a ``DataLoader``: batch by batch (``whole_batches``), or sample
-    by sample.
+    number of ranks can continue from there. A rank's samples are then divided among its workers,
+    which deliver in turns, as they do in a ``DataLoader``: batch by batch (``whole_batches``), or
+    sample by sample.
 
     Attributes:
         frames: How many there are in an epoch.

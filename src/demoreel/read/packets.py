@@ -129,7 +129,7 @@ class EncodedFrames:
 
 
 def camera_form(reader: Reader, key: str) -> FrameForm | None:
-    """Return what a camera's first frame is; None where images lie in tables.
+    """Return what a camera's first frame is; None where images are in tables.
 
     Cost: see ``form_of``, and the packet index of a video.
     """

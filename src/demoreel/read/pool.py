@@ -1,4 +1,4 @@
-"""Decoded images of spans, in memory that is used again and again; ``reuse.py`` says of which.
+"""Keeps decoded images of spans in memory that is reused; ``reuse.py`` chooses the spans.
 
 Fresh memory costs a page fault per 4 KiB: more than half of the time that decoding into it takes.
 So a slot of the pool takes its memory once, and every span that comes into it is decoded there.
@@ -33,7 +33,7 @@ Span = tuple[int, int, int]
 
 @dataclass(slots=True)
 class _Slot:
-    """A span that lies in memory, or is on its way there.
+    """A span that is in memory, or is on its way there.
 
     Attributes:
         span: Its rows, and those of its episode; None if there is none.
@@ -59,7 +59,7 @@ class SpanPool:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin anew in a forked child, whose threads are not there."""
+        """Start again in a forked child, whose threads are not there."""
         self._process = os.getpid()
         self._slots: defaultdict[int, _Slot] = defaultdict(_Slot)
         self._waiting: deque[tuple[Future[None], Callable[[Decoder], None]]] = deque()
@@ -125,7 +125,7 @@ class SpanPool:
                 wait(slot.loading)
 
     def _begin(self, wanted: Span, length: int, images: SpanCameras) -> None:
-        """Begin to decode a span, unless it lies in its slot already."""
+        """Begin to decode a span, unless it is in its slot already."""
         number, span = wanted[0], wanted[1:]
         slot = self._slots[number]
         if slot.span == span:

@@ -1,4 +1,4 @@
-"""How fast a dataset loads on this machine, against the floor.
+"""Measures how fast a dataset loads on this machine, compared with the floor.
 
 The floor is what no reader can beat: decoding and converting the very same spans of video (or
 encoded images), found and loaded beforehand, on as many threads, into one image's memory. What
@@ -359,7 +359,7 @@ def spans(reader: Reader, camera: Feature, rows: np.ndarray) -> Iterator[GopSpan
 
 
 class _Loaded:
-    """A part of a video's bytes, held in memory; what lies outside is read from the video.
+    """A part of a video's bytes, held in memory; what is outside is read from the video.
 
     Attributes:
         size: Bytes held.

@@ -1,4 +1,4 @@
-"""Which episodes are trained on and which are held out: lerobot's split, and ones without leaks."""
+"""Splits episodes into training and validation: lerobot's split, and splits without leaks."""
 
 from __future__ import annotations
 

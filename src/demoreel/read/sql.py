@@ -1,7 +1,7 @@
-"""Questions in SQL to a dataset's tables, and conditions that choose episodes.
+"""SQL queries on a dataset's tables, and conditions that choose episodes.
 
-DuckDB answers, on the tables as they lie: it asks Arrow or Lance for the columns and rows that a
-query needs. It may read nothing else, and write nothing. Names of columns come from strangers: a
+DuckDB answers, on the tables as they are: it asks Arrow or Lance for the columns and rows that a
+query needs. It may read nothing else, and write nothing. Names of columns are untrusted: a
 column is known to DuckDB by its place in the table, and by a quoted name only to the user's query.
 """
 
@@ -348,7 +348,7 @@ def frames_where(reader: Reader, positions: np.ndarray, condition: str) -> np.nd
     if len(np.unique(index)) < len(index):
         raise TableError(
             "Several frames have the same index, so a condition cannot name one of them.",
-            hint="demoreel repair numbers them anew",
+            hint="demoreel repair renumbers them",
             dataset=reader.root,
         )
     found = np.flatnonzero(np.isin(index, _numbers_where(reader, positions, condition, "index")))

@@ -1,4 +1,4 @@
-"""When rows were captured, and what that says of the loop that captured them."""
+"""Times at which rows were captured, and the rate and jitter computed from them."""
 
 from __future__ import annotations
 

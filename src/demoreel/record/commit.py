@@ -1,4 +1,4 @@
-"""From the parts of an episode to a commit, at once or deferred; and merging of small files.
+"""Commits recorded episodes, at once or deferred, and merges small files.
 
 A codec that is too slow for the cameras is honoured: the episode's frames and rows are forced to
 disk, ``save_episode`` returns, and the episode is committed when it is encoded, in order, while the
@@ -93,7 +93,7 @@ class Committer:
     def commit(
         self,
         episode: EpisodeBuffer,
-        filmed: Mapping[str, LevelCounts],
+        video_counts: Mapping[str, LevelCounts],
         videos: Callable[[], Mapping[str, FinishedVideo]],
         *,
         numbers: CountedNumbers | None = None,
@@ -103,18 +103,18 @@ class Committer:
 
         Args:
             episode: The episode.
-            filmed: The counts of its videos' images.
+            video_counts: The counts of its videos' images.
             videos: Gives the videos; called late, so that it may wait for them.
             numbers: What ``count_numbers`` said of it; without, it is asked here.
             replaces: Files that the commit deletes: see ``EpisodeDraft``.
         """
-        counts = {**episode.counts, **filmed}
+        counts = {**episode.counts, **video_counts}
         self._require_frames(episode, {key: len(made) for key, made in episode.images.items()})
 
         def finished() -> dict[str, ProbedVideo]:
             found = videos()
             self._require_frames(episode, {key: video.frames for key, video in found.items()})
-            self._refuse_other_counts(filmed, found)
+            self._refuse_other_counts(video_counts, found)
             return {k: ProbedVideo(v.path, v.signature, v.frames) for k, v in found.items()}
 
         numbers = numbers or self.count_numbers(episode)
@@ -144,9 +144,9 @@ class Committer:
 
         The same commit deletes the manifest.
         """
-        filmed = {key: video.stats for key, video in videos.items()}
+        video_counts = {key: video.stats for key, video in videos.items()}
         manifest = (folder / MANIFEST).relative_to(self.root).as_posix()
-        return self.commit(episode, filmed, lambda: videos, replaces=(manifest,))
+        return self.commit(episode, video_counts, lambda: videos, replaces=(manifest,))
 
     def _require_frames(self, episode: EpisodeBuffer, frames: Mapping[str, int]) -> None:
         for key, count in frames.items():
@@ -161,11 +161,11 @@ class Committer:
             )
 
     def _refuse_other_counts(
-        self, filmed: Mapping[str, LevelCounts], videos: Mapping[str, FinishedVideo]
+        self, video_counts: Mapping[str, LevelCounts], videos: Mapping[str, FinishedVideo]
     ) -> None:
         """The statistics were made of what was counted; a video must hold those very images."""
         for key, video in videos.items():
-            if not np.array_equal(filmed[key].histogram(), video.stats.histogram()):
+            if not np.array_equal(video_counts[key].histogram(), video.stats.histogram()):
                 raise FrameMismatchError(
                     "The camera's video holds other images than were counted.",
                     hint="the episode is not saved; discard it and record it again",
@@ -321,7 +321,7 @@ class BackgroundMerger:
             try:
                 while not self._over and self._appender.compact(aside=True):
                     pass
-            except Exception as error:  # the thread goes on: the next step may do well
+            except Exception as error:  # the thread continues: the next step may do well
                 log.warning("small files stay unmerged for now: %s", error)
             if self._over:
                 return

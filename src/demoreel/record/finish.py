@@ -1,4 +1,4 @@
-"""Finishing what writers that were killed have left: half a commit, and episodes that wait."""
+"""``demoreel.finish``: completes the commits and the pending episodes of killed writers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def finish(
     A commit that was interrupted is completed. Episodes that were saved, but not yet encoded, are
     encoded with the settings that they were recorded with and committed, in the order in which they
     were saved. One that cannot be is kept as it is and reported; the others are committed all the
-    same. Reading does none of this: it shows saved episodes as they lie. ``demoreel.resume`` does.
+    same. Reading does none of this: it shows saved episodes as they are. ``demoreel.resume`` does.
 
     Cost: decodes the frames that were encoded, so that nothing damaged is committed, encodes the
     others, and reads the columns of numbers once; nothing where nothing waits.

@@ -1,4 +1,4 @@
-"""Frames as they come from the robot, checked and never changed to fit; and the buffer of them."""
+"""Checks frames from the robot, without changing them, and buffers them."""
 
 from __future__ import annotations
 

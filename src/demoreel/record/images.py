@@ -1,4 +1,4 @@
-"""Images of image cameras, encoded beside the loop: lossless PNG, kept until it is saved.
+"""Encodes images of image cameras beside the control loop: lossless PNG, buffered until saved.
 
 An image that waits is in memory up to a limit, and in a file beyond it, so that the loop neither
 waits for the encoder nor fills the memory.
@@ -29,7 +29,7 @@ _PNG = ImageCodec("png")
 
 @dataclass(slots=True)
 class _Waiting:
-    """An image that is to be encoded: its pixels, or where they lie in the file."""
+    """An image that is to be encoded: its pixels, or where they are in the file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]

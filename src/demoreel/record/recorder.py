@@ -1,4 +1,4 @@
-"""From a control loop to committed episodes.
+"""``Recorder``: from a control loop to committed episodes.
 
 ``add_frame`` checks a frame, copies its pixels and returns; encoders in processes of their own make
 packets of them meanwhile. ``save_episode`` commits: when it returns, the episode survives whatever
@@ -111,7 +111,7 @@ class Recorder:
             self._info.image_keys, workdir=workdir, memory_mb=options.memory_mb
         )
         self._begin_episode()
-        # One that is let go of without finalize() must not keep the dataset from the next.
+        # One that is released without finalize() must not keep the dataset from the next.
         parts = self._deferred, self._encoders, self._images, self._merger, appender
         self._abandoned = weakref.finalize(self, _Abandon(os.getpid(), *parts))
         self._abandoned.atexit = False
@@ -192,8 +192,8 @@ class Recorder:
         Raises:
             UnknownKeyError: The frame has a key that is not declared.
             ArgumentError: The frame lacks one, or a value does not fit: it has another shape or
-                kind, or is not in the range of the declared dtype. The episode goes on without the
-                frame.
+                kind, or is not in the range of the declared dtype. The episode continues without
+                the frame.
             EncoderBehindError: Neither the encoders nor the disk could take it; none of the frame
                 is recorded, and it may be given again.
         """
@@ -256,11 +256,11 @@ class Recorder:
 
     def _put(self, checked: CheckedFrame) -> None:
         """Take a frame's images: all of them, or, raising, none."""
-        filmed = {k: p for k, p in checked.images.items() if self._info.features[k].is_video}
+        video_frames = {k: p for k, p in checked.images.items() if self._info.features[k].is_video}
         held = self._images.hold({key: checked.images[key] for key in self._info.image_keys})
         try:
             if self._encoders is not None:
-                self._encoders.put_frame(filmed)
+                self._encoders.put_frame(video_frames)
         except BaseException:
             self._images.let_go(held)
             raise
@@ -271,7 +271,7 @@ class Recorder:
 
         Cost: a flush of its files to disk; it does not depend on how many episodes there are.
         Where the encoders are behind (a codec that is too slow for this machine), the images that
-        wait are forced to disk instead: the episode is safe then, too, and readers take its frames
+        wait are synced to disk instead: the episode is safe then, too, and readers take its frames
         from there until it is encoded. The report says so.
 
         Raises:
@@ -337,16 +337,16 @@ class Recorder:
         if encoders is None:
             return self._committer.commit(episode, {}, dict)
         numbers = self._committer.count_numbers(episode)
-        filmed = encoders.count_episode()
+        counts = encoders.count_episode()
         try:
-            return self._committer.commit(episode, filmed, encoders.finish_episode, numbers=numbers)
+            return self._committer.commit(episode, counts, encoders.finish_episode, numbers=numbers)
         except BaseException:
             encoders.doubt_videos()
             raise
 
     def _persist(self, episode: EpisodeBuffer) -> int:
         assert self._encoders is not None
-        # The rows lie beside the manifest: without it they are no episode, and are written again.
+        # The rows are beside the manifest: without it they are no episode, and are written again.
         rows = PersistedRows(episode.tasks, episode.columns, episode.images, episode.times)
         digest = write_rows(self._encoders.folder / ROWS, rows, self._info)
         pending = self._encoders.persist_episode(note=persist_note(episode, self._saved, digest))
@@ -374,7 +374,7 @@ class Recorder:
         return forgotten
 
     def finalize(self) -> None:
-        """Merge small files, make the statistics exact, and let go of the dataset.
+        """Merge small files, make the statistics exact, and release the dataset.
 
         Every saved episode is safe and readable without this; it makes fewer, larger files.
         Frames that were not saved are discarded. May be called twice.

@@ -1,4 +1,4 @@
-"""What is to be recorded: the features that a user declares, checked before the first frame."""
+"""The features that a user declares for a recording, checked before the first frame."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def describe(
             among them. A camera with ``{"info": {"is_depth_map": True}}`` is a depth camera.
         fps: Frames per second.
         robot_type: What is recorded.
-        layout: How the dataset is to lie on disk.
+        layout: How the dataset is stored.
         capture_times: Where the times are kept at which rows were captured.
         cameras_with_clocks: Cameras whose own capture times have a column, too, if rows' have.
         chunks_size: Files in a folder.

@@ -1,4 +1,4 @@
-"""Beginning to record: a new dataset, or one that is there."""
+"""Starts a recording: a new dataset, or an existing one."""
 
 from __future__ import annotations
 
@@ -320,14 +320,14 @@ def _plans(info: Info, settings: Mapping[str, VideoSettings]) -> list[CameraPlan
 
 
 def _recorded_settings(feature: Feature, vcodec: VideoCodec | None, root: Path) -> VideoSettings:
-    """Return settings that go on as a camera was recorded, as far as its info says how."""
+    """Return settings that continue as a camera was recorded, as far as its info says how."""
     noted = feature.info
     codec = noted.get("video.codec", "av1")
     asked, encoder = (codec, None) if vcodec in (None, "auto") else codec_named(str(vcodec))
     if asked != codec:
         raise ArgumentError(
             f"Camera {feature.key!r} was recorded as {codec}, not {vcodec}.",
-            hint="leave vcodec out, and recording goes on in the same codec",
+            hint="leave vcodec out to continue in the same codec",
             camera=feature.key,
         )
     given: dict[str, Any] = {

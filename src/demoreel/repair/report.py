@@ -184,7 +184,11 @@ class Repaired:
         return self.after is not None and self.after.worst not in ("error", "warning")
 
     def called(self, names: Mapping[str, str]) -> Repaired:
-        """Return the same with other names for folders: URIs, of copies."""
+        """Return the same report with other names for folders.
+
+        Args:
+            names: The new names by the old ones, such as URIs by the paths of their copies.
+        """
         return replace(
             self,
             source=names.get(str(self.source), self.source),

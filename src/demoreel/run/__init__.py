@@ -1,1 +1,1 @@
-"""Where tasks run: in this process, in several, as one shard of many machines, on Ray."""
+"""Runs tasks: in this process, in several, as one shard of many machines, on Ray."""

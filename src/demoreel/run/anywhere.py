@@ -1,4 +1,4 @@
-"""Work on folders where a source or the target may be remote: fetched before, sent after.
+"""Runs work whose source or target is remote: fetches before it, uploads after it.
 
 Cuts, conversions and repairs read and write files. So a remote source is copied to this machine
 first, and a remote target is made here and sent when it is whole; neither stays here. This is the
@@ -98,7 +98,7 @@ def made_anywhere(
     fetching: Report | None = None,
     sending: Report | None = None,
 ) -> tuple[Made, Sent | None]:
-    """Make a dataset of others, wherever they lie.
+    """Make a dataset of others, wherever they are.
 
     Args:
         sources: The datasets.

@@ -1,4 +1,4 @@
-"""A bar that shows how far work is: its share, what was counted, and the time left."""
+"""A progress bar: the share that is done, what was counted, and the time left."""
 
 from __future__ import annotations
 

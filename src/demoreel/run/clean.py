@@ -1,4 +1,4 @@
-"""``demoreel.clean``: find what killed processes left, and remove it.
+"""``demoreel.clean``: finds and removes files that killed processes left.
 
 Only folders are removed whose names are exactly those that demoreel gives, that hold a lock with
 demoreel's marker, and whose lock no living process holds; see ``storage/commit/hidden_folder.py``.
@@ -65,10 +65,10 @@ class Leftover:
     """Something that was left behind.
 
     Attributes:
-        path: Where it lies.
+        path: Where it is.
         kind: What left it.
         bytes: Its size.
-        resumable: Whether the same command would go on from it.
+        resumable: Whether the same command would continue from it.
         why: What it is, or why it stays.
     """
 
@@ -119,13 +119,13 @@ def clean(path: str | os.PathLike[str], *, dry_run: bool = False) -> Cleaned:
     """Remove what killed commands left of a dataset, or of all datasets in a folder.
 
     Looks beside ``path`` for staging folders of commands that were to make it, inside it for what
-    killed recordings and edits left, in datasets and staging folders that lie in it; and in the
+    killed recordings and edits left, in datasets and staging folders that are in it; and in the
     system's temporary folder for scratch files of processes of this user that are gone. Of a URI:
     for what was fetched or made on this machine, and was to be sent.
 
     What another process uses, saved episodes that are not encoded yet, commits that are not in
     place yet, and datasets that were replaced (``NAME_old``) are never removed. Work that the same
-    command would go on from is.
+    command would continue from is.
 
     Args:
         path: A dataset, a folder of datasets, or a target that was never finished; or a URI.
@@ -199,7 +199,7 @@ def _hidden(folder: Path, kind: Kind) -> _Leftovers:
         return _Leftovers(Leftover(folder, kind, _size(folder), True, why), False)
     resumable = kind in _GOES_ON
     why = _WHY_KEPT.get(stands) or (
-        f"the same command would go on from it ({about(folder)})" if resumable else "of no use"
+        f"the same command would continue from it ({about(folder)})" if resumable else "of no use"
     )
     leftover = Leftover(folder, kind, _size(folder), resumable, why)
     return _Leftovers(leftover, stands == "dead")

@@ -1,4 +1,4 @@
-"""Tasks on this machine: one after the other, or in several processes.
+"""Runs tasks on this machine: one after the other, or in several processes.
 
 The processes are helpers (``storage/helper_process.py``), one task each at a time. A worker imports
 the modules of its tasks and nothing of the script that began the work: it runs no main module
@@ -33,7 +33,7 @@ class LocalEngine:
 
     Processes are new ones, never forked: threads and Lance do not survive a fork. They run nothing
     of the script that calls. Each costs about half a second to start, so few tasks, or small ones,
-    are better done with one job. They stay for the next run, and go when the engine is let go of.
+    are better done with one job. They stay for the next run, and go when the engine is released.
 
     This process is one of the jobs: it works while others start. Only tasks that may take minutes
     are left to others, so that what they have done, and Ctrl-C, is heard of at once.
@@ -72,7 +72,7 @@ class LocalEngine:
         except WorkerKilledError as error:
             raise DemoreelError(
                 "A process that worked on the tasks was killed.",
-                hint="if memory ran out, use fewer jobs; the same command goes on from here",
+                hint="if memory ran out, use fewer jobs; the same command continues from here",
             ) from error
         finally:
             if handout.stop():
@@ -96,7 +96,7 @@ class LocalEngine:
             self._processes = processes
             if before is not None:  # another run may still be using it
                 self._let_go_of_unused(before)
-            # At once, and not when the last of its futures is let go of.
+            # At once, and not when the last of its futures is released.
             weakref.finalize(self, self._pool.dismiss)
         return self._pool
 
@@ -180,7 +180,7 @@ class Workers:
     """Processes that run tasks; each is started when there is a task and all others are busy.
 
     A thread for each hands it tasks and waits for the results. The threads have no reference to
-    this object: it may be let go of, and dismissed by a finalizer.
+    this object: it may be released, and dismissed by a finalizer.
     """
 
     def __init__(self, most: int) -> None:
@@ -280,7 +280,7 @@ def serve() -> None:
 def _end_with(parent: int) -> None:
     """End this process, and its task, when the one that began the work was killed.
 
-    That cannot tell its workers. Without it the task would go on to write where the same command,
+    That cannot tell its workers. Without it the task would still write where the same command,
     given again, writes, too.
     """
     while os.getppid() == parent:

@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster: every node sees the same disk."""
+"""Runs tasks on a Ray cluster whose nodes share a disk."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _result(ray: Any, reference: Any, task: Task) -> dict[str, Any]:
     except ray.exceptions.RayError as error:
         raise DemoreelError(
             f"The task {task.name} could not be done on Ray ({type(error).__name__}).",
-            hint="the same command goes on from what was finished",
+            hint="the same command continues from what was finished",
         ) from error
     return found
 

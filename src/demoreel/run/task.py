@@ -1,4 +1,4 @@
-"""A piece of work that may be done anywhere, twice, or after a crash, with the same outcome."""
+"""A task: work that can run anywhere, twice, or after a crash, with the same result."""
 
 from __future__ import annotations
 

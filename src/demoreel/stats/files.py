@@ -1,4 +1,4 @@
-"""Where statistics are kept, layout by layout, and how those files are made anew."""
+"""Reads and writes stored statistics, for each layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an episode's metadata say that rows cannot: statistics of its frames, other columns."""
+"""Reads statistics of frames and other columns from episodes' metadata."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def inherited_from(reader: Reader, cameras: Sequence[str]) -> Inherited:
     if reader.info.version.startswith("v2"):
         return _from_lines(reader, cameras)
     wanted = tuple(f"stats/{camera}/" for camera in cameras)
-    filmed = tuple(f"stats/{camera}/" for camera in reader.info.cameras)
+    camera_columns = tuple(f"stats/{camera}/" for camera in reader.info.cameras)
     numeric = {key for key, feature in reader.info.features.items() if feature.is_numeric}
 
     def is_wanted(name: str) -> bool:
         if name.startswith("stats/"):
-            is_other = not name.startswith(filmed) and _is_other(name, numeric)
+            is_other = not name.startswith(camera_columns) and _is_other(name, numeric)
             return is_other or name.startswith(wanted)
         return is_extra(name)
 
@@ -82,7 +82,7 @@ def inherited_from(reader: Reader, cameras: Sequence[str]) -> Inherited:
         {
             _key_and_kind(n): table.column(n)
             for n in names
-            if n.startswith("stats/") and not n.startswith(filmed)
+            if n.startswith("stats/") and not n.startswith(camera_columns)
         },
         [c for c in cameras if not frames[c] and any(n.startswith(f"stats/{c}/") for n in names)],
     )

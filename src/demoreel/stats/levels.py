@@ -1,4 +1,4 @@
-"""Statistics of frames from counts of their levels: counted by decoding, or read from files.
+"""Statistics of frames from histograms of levels, which are decoded or read from files.
 
 All frames are counted, no sample of them. Counts that files hold are used only where they agree
 with what the episodes' metadata state.
@@ -214,7 +214,7 @@ def count_levels(
 
     Args:
         reader: The dataset.
-        parts: Cameras, and where an episode stands in the dataset; drawn as the work goes on.
+        parts: Cameras, and where an episode stands in the dataset; drawn as the work continues.
         threads: How many decode; None is every core.
         report: Called with the number of frames that were counted since the last call.
 
@@ -269,7 +269,7 @@ def _whole_depth(data: bytes) -> np.ndarray:
 def has_fractions(reader: Reader, camera: str) -> bool:
     """Whether a camera's images are depths in fractions, which have no levels to count.
 
-    Cost: one image of a depth camera that lies in tables; nothing for others.
+    Cost: one image of a depth camera that is in tables; nothing for others.
     """
     if not (reader.info.features[camera].is_depth and reader.in_tables(camera)):
         return False

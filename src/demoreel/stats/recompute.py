@@ -1,4 +1,4 @@
-"""Statistics computed anew from the data, in place, as one commit.
+"""``demoreel.recompute_stats``: statistics computed again from the data, in one commit.
 
 Those of numbers come from the columns, those of cameras from every frame. Nothing else in the
 dataset changes. A process that is killed leaves the old statistics or the new ones.
@@ -112,7 +112,7 @@ def recompute(
 
     Cost: reads the columns of numbers a few times; decodes the frames that are asked for,
     once. Memory for some frames and 100,000 rows. Recording to the dataset is refused
-    meanwhile; reading goes on.
+    meanwhile; reading continues.
 
     Args:
         path: The dataset's folder.

@@ -1,4 +1,4 @@
-"""All numbers of a dataset, in order, in little memory, and their statistics; those of a result.
+"""Yields all numbers of a dataset in order, in little memory, and computes their statistics.
 
 Parquet tables whose rows are exactly their episodes' rows, one after the other, are streamed. All
 others are read by the layout, which finds every row wherever it stands.
@@ -64,7 +64,7 @@ def all_numbers(
     say = report or (lambda share: None)
     if each_episode:
         start = reader.episodes.start
-        # Reading and sorting go on without the GIL for the most part.
+        # Reading and sorting continue without the GIL for the most part.
         with ThreadPoolExecutor(1) as reading:
             for block in _ahead(number_blocks(rows, list(numeric)), reading):
                 begin = int(start[block.first])
@@ -203,7 +203,7 @@ def _found(
 
 
 class ParquetTables:
-    """Rows that lie in parquet files, one behind the other, as they were written."""
+    """Rows that are in parquet files, one behind the other, as they were written."""
 
     def __init__(self, paths: Sequence[Path], lengths: Sequence[int] | None = None) -> None:
         self._paths = paths
@@ -230,7 +230,7 @@ class ParquetTables:
 
 
 class LanceTableRows:
-    """Rows that lie in a Lance table, in its newest version, as they were written."""
+    """Rows that are in a Lance table, in its newest version, as they were written."""
 
     def __init__(self, table: Path) -> None:
         from demoreel.layouts.lance.tables import LanceTable

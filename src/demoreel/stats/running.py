@@ -1,8 +1,8 @@
-"""Statistics of frames, by counts of levels that merge exactly; and of what is known in parts.
+"""Statistics of frames from histograms of levels, which merge exactly.
 
 Whatever the order and the pieces, merged counts are those of all frames at once. Averages of
-averages and quantiles of quantiles appear only in ``combine``, for statistics whose values are
-gone. ``stats/columns.py`` has the statistics of numbers.
+averages and quantiles of quantiles appear only in ``combine_stats``, for statistics whose values
+are gone. ``stats/columns.py`` has the statistics of numbers.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Bytes behind a path: bounded handles, exact reads, atomic writes."""
+"""Files: bounded handles, exact reads, atomic writes; local and remote."""

@@ -1,4 +1,4 @@
-"""Amounts as people say them: bytes, durations, and how much of something is done."""
+"""Formats amounts: bytes, durations, and progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _power(number: float) -> int:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them: ``34.2 s``, ``12 min 5 s``, ``3 h 20 min``."""
+    """Return seconds in words: ``34.2 s``, ``12 min 5 s``, ``3 h 20 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""What was read once: values in memory, bounded by their bytes; ranges also on disk if wanted.
+"""Caches: values in memory, bounded by their bytes; ranges of objects, optionally on disk.
 
 On disk, where all processes share them, a range is a file of its own, named by what it is a range
 of. It is written beside its place and renamed, and carries a checksum: a process that dies or a

@@ -1,10 +1,10 @@
-"""Which files outside a dataset its Lance tables may name.
+"""Checks which files outside a dataset its Lance tables may refer to.
 
 A Lance table can point at bytes elsewhere, by URI: a blob, or the base path of a data file. In a
 stranger's table that is ``file:///home/you/.ssh/id_rsa``, or a private repository that would be
 fetched with your token. So such a reference is followed only
 
-* inside the folder or the store's prefix that the table itself lies in,
+* inside the folder or the store's prefix that the table itself is in,
 * below a prefix that the user allows (``allow_external=``, ``--allow-external``), and
 * below a folder that ``convert --link`` of this user has linked the table to. That is noted in the
   user's own state folder, never in the table.
@@ -143,7 +143,7 @@ class External:
 
 
 def prefixes_of(uris: Iterable[str]) -> list[str]:
-    """Return the folders that URIs lie in, without what must not be shown; the first few.
+    """Return the folders that URIs are in, without what must not be shown; the first few.
 
     Of a dataset's videos, the dataset's folder: each camera has folders of its own.
     """
@@ -238,7 +238,7 @@ def _file(path: str) -> _Target | None:
 
 
 def _own(table: Where) -> list[str]:
-    """Return the folder that a table lies in; of a link to a table, that of the table, too."""
+    """Return the folder that a table is in; of a link to a table, that of the table, too."""
     if isinstance(table, RemotePlace):
         return [table.parent.uri]
     folders = (os.path.dirname(_plain(table)), os.path.dirname(os.path.realpath(table)))

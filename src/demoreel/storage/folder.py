@@ -1,6 +1,6 @@
-"""A dataset's folder: its metadata on this disk, and its tables and videos wherever they lie.
+"""A dataset's folder: metadata on this disk, tables and videos local or remote.
 
-No link may lead what is copied, published or written out of it. A dataset may come from a stranger,
+No link may lead what is copied, published or written out of it. A dataset may be untrusted,
 and a link in it may name any file of this user. Reading through such a link shows users their own
 files and is allowed; a copy of it could be published later, and a write through it would change
 what is not the dataset's. Everything that copies, publishes or writes therefore calls
@@ -83,7 +83,7 @@ class DatasetFolder:
 
         Args:
             under: The folder's name, with a slash at its end.
-            leaving: What in it to leave where it lies.
+            leaving: What in it to leave where it is.
         """
 
     def later(self, under: str) -> Callable[[], None] | None:

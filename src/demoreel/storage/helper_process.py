@@ -1,4 +1,4 @@
-"""A program of our own that answers calls over its pipes, one after the other.
+"""A helper process that answers calls over its pipes, one after the other.
 
 For what this process must not do itself: use Lance after a fork, or keep the interpreter busy. A
 message is its length and then a pickle. The helper ends when its pipe closes.
@@ -99,7 +99,7 @@ class HelperProcess:
 
     def close(self) -> None:
         """Let it end, and wait until it has."""
-        with suppress(OSError):  # what it was sent last may lie in the buffer
+        with suppress(OSError):  # what it was sent last may be in the buffer
             self._process.communicate()
         self._process.wait()
 
@@ -172,7 +172,7 @@ def _received(pipe: IO[bytes]) -> bytes:
         raise EOFError("the other side is gone")
     data = pipe.read(_LENGTH.unpack(header)[0])
     if len(data) < _LENGTH.unpack(header)[0]:
-        raise EOFError("the other side was gone before it had said all")
+        raise EOFError("the other side was gone before it had sent all")
     return data
 
 
@@ -189,7 +189,7 @@ class _DaemonCalls:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin anew in a forked child, which has none of the threads."""
+        """Start again in a forked child, which has none of the threads."""
         self._changed = threading.Condition()
         self._threads: set[int] = set()
         self._over = False
@@ -265,7 +265,7 @@ class SafeProcess:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin anew in a forked child."""
+        """Start again in a forked child."""
         # The parent's helper is the parent's; its lock may be held by a thread that is not here.
         self.is_here = self.is_here and self._library not in sys.modules
         self._helper = None

@@ -77,7 +77,7 @@ class HubFile:
     """A file of a repository at a commit.
 
     Attributes:
-        path: Where it lies in the repository.
+        path: Where it is in the repository.
         size: Bytes.
         sha256: Of its content, for files in the large file storage; else None.
         git_sha1: Of its content as git counts it, for the others; else None.
@@ -418,20 +418,20 @@ def hub_error(
     if status in (401, 403):
         return AccessError(
             f"The Hub does not accept this token for {repo_id!r} (status {status}).",
-            hint="log in anew: hf auth login; or set HF_TOKEN to a token that may read it",
+            hint="log in again: hf auth login; or set HF_TOKEN to a token that may read it",
         )
     kept = "what has been sent is not sent twice" if write else "what has been fetched is kept"
     if status in LATER:
         busy = "asks to wait" if status == 429 else "has trouble"
         return HubUnreachableError(
-            f"The Hub {busy} (status {status}), and goes on doing so.",
+            f"The Hub {busy} (status {status}), again and again.",
             hint=f"try again later; {kept}",
             **where,
         )
     if isinstance(error, OSError) and says_no_room(error):
         return DiskFullError(
             "There is no room left on the disk for what is being fetched.",
-            hint="free some, and the same call goes on from here",
+            hint="free some, and the same call continues from here",
             repo_id=repo_id,
         )
     if _is_of_connection(root):

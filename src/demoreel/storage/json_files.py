@@ -159,7 +159,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _are_plain(lines: bytes) -> bool:
-    """Whether lines begin and end as objects do, so that none goes on in the next, and are flat."""
+    """Whether lines begin and end as objects do, so none extends into the next, and are flat."""
     data = np.frombuffer(lines, np.uint8)
     ends = np.append(np.flatnonzero(data == ord("\n")), len(data))
     starts = np.append(0, ends[:-1] + 1)

@@ -1,4 +1,4 @@
-"""Files on this machine: positional reads through a bounded set of open handles; copies.
+"""Local files: positional reads through a bounded set of open handles; copies.
 
 ``os.pread`` carries its own offset, so threads and forked workers share a handle safely; a
 memory map would turn a file cut short behind our back into a crash (SIGBUS) instead of an error.
@@ -42,7 +42,7 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 def refuse_special(path: str | os.PathLike[str]) -> None:
-    """Refuse what is no file with an end: pipes, devices. A dataset may come from a stranger."""
+    """Refuse what is no file with an end: pipes, devices. A dataset may be untrusted."""
     _refuse_special(os.stat(path), path)
 
 
@@ -69,7 +69,7 @@ def open_regular(path: str | os.PathLike[str]) -> int:
 class LocalFile(ReadsNow):
     """One open file, read by position.
 
-    The handle closes when the last reader lets go of the object, so the pool may forget a file
+    The handle closes when the last reader releases the object, so the pool may forget a file
     while another thread still reads from it.
     """
 
@@ -331,7 +331,7 @@ class WritesItself(Bytes, Protocol):
 
 
 def copy_bytes(source: Bytes, handle: int) -> None:
-    """Copy all bytes of a source to an open file; inside the kernel where they lie in a file."""
+    """Copy all bytes of a source to an open file; inside the kernel where they are in a file."""
     if isinstance(source, WritesItself):
         source.write_to(handle)
         return
@@ -410,7 +410,7 @@ class Comparer:
         *,
         watch: Watch | None = None,
     ) -> int | None:
-        """Return where in ``left`` the piece lies in which they differ; None if they are the same.
+        """Return where in ``left`` the piece is in which they differ; None if they are the same.
 
         Cost: reads both once. A file that ends too early differs.
 
@@ -498,7 +498,7 @@ def naming_pointers(kind: type[DemoreelError], file: str) -> Iterator[None]:
 
 
 def not_fetched(kind: type[Kind], file: object) -> Kind:
-    """Return the error that a pointer lies in the place of a file."""
+    """Return the error that a pointer is in the place of a file."""
     return kind(
         "This file was not fetched: it is a Git LFS pointer, which stands for its content.",
         hint="run git lfs pull in the dataset's folder",

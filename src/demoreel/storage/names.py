@@ -1,4 +1,4 @@
-"""Names of files that come from elsewhere: a store's listing, a repository."""
+"""Checks file names from a store's listing or a repository."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MANY_ALIKE = 8  # names that differ in case or accents only
 
 
 def leads_elsewhere(name: str) -> bool:
-    """Whether a file of this name could lie outside the folder that it is put into, or not in it.
+    """Whether a file of this name could be outside the folder that it is put into, or not in it.
 
     Control characters are no part of a name either: a line of a listing may be another's then.
     """
@@ -64,7 +64,7 @@ def refuse_folded(names: Iterable[str], folder: Path) -> None:
         for one, other in pairs:
             if _are_one_file(one, other, folder):
                 raise UnsafePathError(
-                    f"{one!r} and {other!r} are one file on this disk, and two where they lie.",
+                    f"{one!r} and {other!r} are one file on this disk, and two where they are.",
                     hint="put the dataset on a disk that tells such names apart, or rename one",
                     path=folder,
                 )
@@ -140,7 +140,7 @@ class Listing:
 def is_hidden(name: str) -> bool:
     """Whether a file is no dataset's: git's, or what a program has left while it worked.
 
-    A journal that a stranger wrote must not be taken for our own.
+    A journal that an untrusted source wrote must not be taken for our own.
     """
     first, *rest = name.split("/")
     return (first.startswith(".") and first != OLD_METADATA) or any(

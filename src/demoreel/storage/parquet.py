@@ -1,4 +1,4 @@
-"""Reading parquet files in bounded memory: what a file unfolds to is known before it is decoded.
+"""Reads parquet files in bounded memory: decoded sizes are known before decoding.
 
 A few kilobytes of parquet can stand for gigabytes: pages decompress a thousandfold, a dictionary
 holds one long text that every row names, run lengths repeat a value a billion times. A footer may

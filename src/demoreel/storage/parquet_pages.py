@@ -1,4 +1,4 @@
-"""The pages of a parquet column: what their headers say, and the values of large ones.
+"""Pages of a parquet column: their headers, and the values of large ones.
 
 Headers say how many values and bytes there are, before anything is decoded. Arrow decodes a page as
 a whole, and holds it two or three times; writers put a thousand images into one, or into a

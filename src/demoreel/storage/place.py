@@ -1,4 +1,4 @@
-"""Where Lance tables lie: in a folder, or in an object store.
+"""The location of Lance tables: a folder, or an object store.
 
 Lance itself reads object stores, with the credentials of the environment: ``AWS_ACCESS_KEY_ID`` and
 its kin, a profile, a machine's role, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_*``. They
@@ -111,7 +111,7 @@ class RemotePlace:
 
     @property
     def parent(self) -> RemotePlace:
-        """The folder that it lies in."""
+        """The folder that it is in."""
         return RemotePlace(self.uri.rsplit("/", 1)[0], self.given, self.missing)
 
     @property

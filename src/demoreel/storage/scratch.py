@@ -7,7 +7,7 @@ where workers and ranks map the same pages. No home and no dataset is written to
 The folder's name is made from what it was decoded from, so every process that opens the same data
 finds it. A shared lock is held while it is used; the last process to leave removes it, and what a
 killed process left behind is removed by the next one that comes along. Folders for other passing
-files lie there, too (``scratch_folder``).
+files are there, too (``scratch_folder``).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _refuse_foreign_home(home: Path) -> None:
 
 
 def _boot() -> str:
-    # After a power cut a flag may have reached the disk before the data it speaks of: start anew.
+    # After a power cut a flag may have reached the disk before the data it refers to: start again.
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Secrets that a user hands over in a call: in the memory of this process and of its own workers.
+"""Secrets that a user passes in a call: kept in the memory of this process and its workers.
 
 A pickle may end up anywhere: on a disk, in a queue of another machine, in a log. An environment is
 read by every program that is started, and shows in ``/proc``. So secrets stand in neither. What is

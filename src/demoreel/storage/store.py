@@ -1,4 +1,4 @@
-"""The one contract for bytes: files below a place, on a disk, in an object store or on the Hub.
+"""The contract for bytes: files on a disk, in an object store or on the Hub.
 
 A store lists, describes, reads, writes and removes files by name. Names are relative, with slashes.
 Reading gives futures: on a disk they are done, over a network they are under way, and many of them
@@ -101,7 +101,7 @@ class StoredFile(Bytes, Protocol):
         ...
 
     def read_ranges(self, ranges: Sequence[Range]) -> Sequence[Future[bytes]]:
-        """Begin to read ranges that lie inside the file, all at the same time."""
+        """Begin to read ranges that are inside the file, all at the same time."""
         ...
 
 
@@ -165,7 +165,7 @@ class Store(ABC):
         """
 
     def read_ranges(self, name: str, ranges: Sequence[Range]) -> Sequence[Future[bytes]]:
-        """Begin to read ranges that lie inside a file, all at the same time."""
+        """Begin to read ranges that are inside a file, all at the same time."""
         return self.file(name).read_ranges(ranges)
 
     @abstractmethod

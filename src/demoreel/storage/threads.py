@@ -1,7 +1,7 @@
-"""Threads for transfers, which a process that ends does not wait for, and what a fork does to them.
+"""Threads for transfers, which do not delay the end of the process, and renewal after a fork.
 
 A forked child has none of its parent's threads, and locks that one of them may have held: what
-registers with ``renew_in_children`` begins anew there.
+registers with ``renew_in_children`` starts again there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from demoreel.errors import StoreError
 
 
 class Renewable(Protocol):
-    """Something that can forget what only its own process can go on with."""
+    """An object with state that only its own process can use."""
 
     def renew(self) -> None:
         """Forget locks that may be held, and work that is under way, in another process."""
@@ -53,7 +53,7 @@ _LOOK_UP_S = 0.2
 
 
 class Threads:
-    """Runs calls side by side, on threads that are started when they are needed.
+    """Runs calls in parallel, on threads that are started when they are needed.
 
     Unlike an executor's, these do not keep an interpreter from ending: after Ctrl-C, nothing waits
     for a server that does not answer.
@@ -66,7 +66,7 @@ class Threads:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin anew in a forked child, which has none of the threads."""
+        """Start again in a forked child, which has none of the threads."""
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._started = 0
@@ -93,7 +93,7 @@ class Threads:
                 raise
 
     def close(self) -> None:
-        """Let the threads end when they have done what was begun."""
+        """End the threads when their calls are done."""
         for _ in range(self._started):
             self._calls.put(None)
 
@@ -112,21 +112,21 @@ class Threads:
 
 
 class Interrupted:
-    """Lets threads that wait for transfers know that their caller has given up."""
+    """Wakes threads that wait for transfers when their caller has given up."""
 
     def __init__(self) -> None:
         self._times = 0
 
     def now(self) -> None:
-        """Let those go who wait for something that was begun before."""
+        """End the wait for transfers that were begun before."""
         self._times += 1
 
     def mark(self) -> int:
-        """Return what tells earlier transfers from later ones."""
+        """Return a mark that separates earlier transfers from later ones."""
         return self._times
 
     def wait_for(self, future: Future[T], mark: int) -> T:
-        """Return what a transfer brings."""
+        """Return the result of a transfer."""
         while True:
             try:
                 return future.result(_LOOK_UP_S)
@@ -143,20 +143,20 @@ _plans = Threads(2, "demoreel-ahead")
 
 
 def transfer(call: Callable[[], T]) -> Future[T]:
-    """Run a transfer beside others; at most as many as there are connections."""
+    """Run a transfer on a thread; at most ``CONNECTIONS`` at the same time."""
     return _transfers.submit(call)
 
 
 def think_ahead(call: Callable[[], T]) -> Future[T]:
-    """Run what only begins transfers, and may wait for some: never on their own threads."""
+    """Run work that starts transfers and may wait for them; never on the transfers' threads."""
     return _plans.submit(call)
 
 
 def parallel_map(work: Callable[[T], None], items: Iterable[T], *, most: int) -> Iterator[T]:
     """Yield items when their work is done, in any order.
 
-    Nothing is begun any more once one has failed, or the caller stops: after Ctrl-C no thread goes
-    on with what was waiting.
+    Nothing is begun any more once one has failed, or the caller stops: after Ctrl-C no
+    thread begins what was waiting.
 
     Args:
         work: Called with each item, on a thread.

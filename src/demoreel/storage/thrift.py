@@ -1,4 +1,4 @@
-"""Thrift's compact protocol, as far as Parquet uses it: any struct, read and written as it is.
+"""Reads and writes the part of Thrift's compact protocol that Parquet uses.
 
 A struct is a dict: number of the field -> (type, value). Lists are (type of the items, items). What
 is written from what was read has the same bytes, whether this module knows the fields or not.
@@ -31,7 +31,7 @@ class Reading:
     def struct(self, depth: int = 0) -> Struct:
         """Return the struct that begins here, and stand behind it."""
         if depth > _DEEPEST:
-            raise NotThriftError("structs lie too deep in one another")
+            raise NotThriftError("structs are nested too deeply")
         found: Struct = {}
         number = 0
         while True:

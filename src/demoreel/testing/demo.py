@@ -87,7 +87,7 @@ def _is_demo(folder: Path) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     if (folder / "meta" / "info.json").exists() and demoreel.open(folder).info.robot_type == ROBOT:
-        print(f"{folder} is there already; delete it to have it written anew")
+        print(f"{folder} is there already; delete it to have it written again")
         return True
     raise TargetExistsError(
         "There is something else where the demo's dataset is to be written.",
@@ -98,7 +98,7 @@ def _is_demo(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """One episode, filmed and not yet written."""
+    """One episode, recorded and not yet written."""
 
     task: str
     length: int
@@ -110,7 +110,7 @@ class _Recording:
 def _write(folder: Path) -> None:
     frames = sum(length for _, length in EPISODES)
     cameras = " and ".join(f"{height} x {width}" for height, width in SIZES.values())
-    _say(f"a toy arm does {count(len(EPISODES), 'episode')}, filmed by cameras of {cameras}")
+    _say(f"a toy arm does {count(len(EPISODES), 'episode')}, recorded by cameras of {cameras}")
     started = time.perf_counter()
     gathered = GatheredStats(_info().features)
     with tempfile.TemporaryDirectory() as scratch, create_writer(folder, _info()) as writer:

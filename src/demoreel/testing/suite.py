@@ -7,7 +7,7 @@ collect it::
         layout = "v3.0"
 
 A layout that has a writer of its own overrides ``make``. Every image and row of the datasets says
-where it belongs, so that the tests read off which frame they got, whatever lies between.
+where it belongs, so that the tests read off which frame they got, whatever is between.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ class LayoutTests:
         assert set(ds.tasks.values()) == {"pick it", "放下", "push it"}
         assert ds.episodes[1].tasks == ("放下", "push it")
         assert ds.episodes[2].tasks == ("push it",)  # one frame cannot change its task
-        filmed = {key for key in ds.cameras if not ds.reader.in_tables(key)}
+        video_cameras = {key for key in ds.cameras if not ds.reader.in_tables(key)}
         for episode in ds.episodes:
             assert episode.data_file is not None
-            assert set(episode.video_files) == filmed
+            assert set(episode.video_files) == video_cameras
 
     def test_every_frame_is_itself(self, two_cameras: Path) -> None:
         """Single reads give the frame that was asked for, counted from either end."""
@@ -317,7 +317,7 @@ class LayoutTests:
         check_item(ds[7], 1, 2, ds.cameras)
         assert len(pickle.dumps(ds)) < 2000
         numbers = [3, 40, 17, 59, 5]
-        for method, processes in (("fork", 2), ("spawn", 1)):  # a spawned one imports all anew
+        for method, processes in (("fork", 2), ("spawn", 1)):  # a spawned one imports all again
             context = multiprocessing.get_context(method)
             with ProcessPoolExecutor(processes, mp_context=context) as pool:
                 jobs = [
@@ -327,7 +327,7 @@ class LayoutTests:
         check_item(ds[8], 1, 3, ds.cameras)
 
     def test_wrong_questions(self, two_cameras: Path) -> None:
-        """Each gets an error that says so, and the dataset goes on."""
+        """Each gets an error that says so, and the dataset continues."""
         ds = demoreel.open(two_cameras)
         for number in (len(ds), -len(ds) - 1, 10**9):
             with pytest.raises(OutOfRangeError):

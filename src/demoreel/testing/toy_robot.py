@@ -46,7 +46,7 @@ class ToyRobot:
         return dict.fromkeys(_POSITIONS, float)
 
     def begin(self) -> None:
-        """Put everything back and begin the task anew."""
+        """Put everything back and begin the task again."""
         self._frames = self._arm.episode(self.task, self._length)
 
     def get_observation(self) -> dict[str, Any]:

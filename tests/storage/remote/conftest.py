@@ -40,7 +40,7 @@ class FolderStore(RemoteStore):
         named = [self.stat(place.relative_to(self.folder).as_posix()) for place in found]
         return sorted([*named, *(lie for lie in self.lies if lie.name.startswith(under))]), True
 
-    def link(self, name: str, *, renew: bool) -> None:
+    def _new_link(self, name: str) -> None:
         return None
 
     def moved(self, name, link, location):

@@ -203,7 +203,7 @@ def test_a_server_that_is_busy_is_left_in_peace(server, requests):
     assert hear(heard)[0].read(99) == BODY
 
 
-def test_whoever_cannot_take_an_answer_does_not_stop_others(server, requests):
+def test_a_callback_that_fails_does_not_stop_others(server, requests):
     slow = Server()
     slow.open(1)
     heard = ask_all(requests, slow, 1)

@@ -128,7 +128,7 @@ def test_what_is_near_is_one_request(ranges, groups):
     assert _merged(ranges) == groups
 
 
-def test_ranges_side_by_side(store):
+def test_ranges_in_parallel(store):
     file = file_in(store)
     ranges = [(700_000, 10), (0, 10), (50, 10), (700_000, 10)]
     assert results(file.read_ranges(ranges)) == [DATA[a : a + n] for a, n in ranges]
@@ -216,7 +216,7 @@ def test_a_child_that_is_forked_while_ranges_are_under_way(store):
 
 
 def test_what_was_interrupted_can_be_read_again(store, monkeypatch):
-    """Ctrl-C while requests are being sent: nobody may wait for those that were not."""
+    """Ctrl-C while requests are being sent: the others must not be waited for."""
     file = file_in(store)
     begun = []
 

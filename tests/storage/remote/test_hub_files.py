@@ -1,4 +1,4 @@
-"""hf://: datasets on the Hub read where they lie, at one commit; the token is for the Hub alone."""
+"""hf://: datasets on the Hub read where they are, at one commit; the token is for the Hub alone."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_buckets(hub, local_datasets, layout):
 
 
 def test_a_bucket_that_changes(hub, local_datasets, monkeypatch):
-    """Its listing tells no state, so nothing is believed that was copied before."""
+    """Its listing tells no state, so nothing that was copied before is used."""
     hub.seed("me/b", local_datasets("v3.0"), repo_type="bucket")
     first = demoreel.open("hf://buckets/me/b")
     first[0]

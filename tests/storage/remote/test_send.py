@@ -162,7 +162,7 @@ def test_somebody_else_writes_there(s3, place, proxy, local_datasets):
 
 
 def test_an_answer_that_was_lost(s3, place, proxy, local_datasets):
-    """The commit has happened, but nobody heard of it."""
+    """The commit has happened, but the response was lost."""
     source = local_datasets("v2.1")
     proxy.fail_next(1, Cut(), where=f"task/{INFO}")
     try:

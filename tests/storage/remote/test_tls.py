@@ -42,7 +42,7 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture
 def trusted(certificate, monkeypatch):
-    """This process trusts the test's server, and nobody else."""
+    """This process trusts only the test's server."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "ca.pem"))
     http._trust.cache_clear()
     yield

@@ -304,7 +304,7 @@ def task_without_text(root: Path) -> None:
 
 
 @defect("task-unused", also=("total-tasks",))
-def task_that_nobody_does(root: Path) -> None:
+def task_without_rows(root: Path) -> None:
     def more(table: pa.Table) -> pa.Table:
         extra = pa.table({"task_index": [2], "task": ["dance"]}, schema=table.schema)
         return pa.concat_tables([table, extra])

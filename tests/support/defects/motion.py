@@ -81,7 +81,7 @@ def long_wait_at_the_end(root: Path) -> None:
 
 
 @defect("episode-idle", on="v3-moves")
-def nobody_at_the_controls(root: Path) -> None:
+def operator_absent(root: Path) -> None:
     def rest(columns: Columns) -> Columns:
         for key in (ACTION, STATE):
             columns[key][:] = columns[key][0]

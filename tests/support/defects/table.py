@@ -70,7 +70,7 @@ def table_with_a_damaged_footer(root: Path) -> None:
 
 
 @defect("table-orphan", on="v3-files")
-def table_that_nobody_names(root: Path) -> None:
+def table_not_in_metadata(root: Path) -> None:
     table = pq.read_table(root / DATA)
     place = table.schema.get_field_index("episode_index")
     numbers = pa.array([77] * len(table), pa.int64())

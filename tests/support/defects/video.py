@@ -120,7 +120,7 @@ def frames_between_episodes(root: Path) -> None:
 
 
 @defect("video-orphan")
-def video_that_nobody_names(root: Path) -> None:
+def video_not_in_metadata(root: Path) -> None:
     shutil.copy(root / FRONT_VIDEO, (root / FRONT_VIDEO).with_name("file-007.mp4"))
 
 

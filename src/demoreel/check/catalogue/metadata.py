@@ -11,7 +11,7 @@ _STOPS = "Training stops when a frame of it is drawn, maybe hours after the star
 METADATA = (
     error(
         "file-not-fetched",
-        "Files were not fetched: Git LFS pointers lie in their place",
+        "Files were not fetched: Git LFS pointers are in their place",
         "The dataset does not open, or training stops when a frame of them is drawn.",
         "git -C {dataset} lfs pull",
     ),
@@ -202,7 +202,7 @@ METADATA = (
     ),
     warning(
         "episodes-unlisted",
-        "Episodes lie in the folder, and no list names them",
+        "Files of episodes are in the folder, but in no list of episodes",
         "They are not trained on. repair takes them in.",
         REPAIR,
     ),
@@ -374,7 +374,7 @@ METADATA = (
     ),
     warning(
         "metadata-stray",
-        "Metadata of another version lie beside those of the dataset",
+        "Metadata of another version are beside those of the dataset",
         "None for readers that go by info.json; others read metadata that may be stale.",
         REPAIR,
         is_cosmetic=True,

@@ -1,4 +1,4 @@
-"""Where two datasets differ: the answer of ``demoreel.diff``."""
+"""The result of ``demoreel.diff``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparing the images of two datasets: their bytes first, their pixels where bytes differ."""
+"""Compares the images of two datasets: bytes first, and pixels where bytes differ."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _other_packets(a: VideoClip, b: VideoClip, length: int) -> np.ndarray:
             for part in _spans(one.size[packets_a])
         ]
     )
-    # A frame leans on all packets from its keyframe on.
+    # A frame depends on all packets from its keyframe on.
     before = np.concatenate([[0], np.cumsum(differs)])
     begin = np.searchsorted(packets_a, np.maximum(one.starts(frames), packets_a[0]))
     end = np.searchsorted(packets_a, one.packet_of[frames], side="right")

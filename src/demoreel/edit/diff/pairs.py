@@ -1,4 +1,4 @@
-"""Which episodes of two datasets are compared with each other."""
+"""Pairs the episodes of two datasets for a comparison."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _bytes_of(column: Column) -> bytes:
 
 
 def runs_of(pairs: Sequence[Pair], a: Side, b: Side) -> Iterator[list[Pair]]:
-    """Group pairs whose episodes stand side by side in both datasets: they are read in one go."""
+    """Group pairs whose episodes stand side by side in both datasets: they are read at once."""
     run: list[Pair] = []
     rows = 0
     sides = (a.reader.info.features, b.reader.info.features)

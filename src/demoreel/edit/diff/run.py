@@ -1,4 +1,4 @@
-"""``demoreel.diff``: where two datasets differ, in any layouts: metadata, rows, statistics, pixels.
+"""``demoreel.diff``: compares two datasets in any layouts: metadata, rows, statistics, pixels.
 
 Episodes are compared in pairs, one portion of rows after the other; nothing is held but what was
 found.

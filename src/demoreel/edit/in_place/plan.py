@@ -1,4 +1,4 @@
-"""What an edit in place will be: rows and metadata anew, videos where they are."""
+"""Plans an edit in place: rows and metadata are written again, videos stay."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class KeptVideoPlan(VideoPlan):
 def kept_videos(
     camera_clips: Sequence[CameraClip], reader: Reader, view: View, info: Info
 ) -> dict[str, VideoPlan]:
-    """Return for each camera where clips lie in the videos that are there.
+    """Return for each camera where clips are in the videos that are there.
 
-    Cost: reads the table of packets of every video that clips lie in.
+    Cost: reads the table of packets of every video that clips are in.
     """
     return {
         key: _kept(camera_clips, reader, str(view.origin[key]), info) for key in info.video_keys

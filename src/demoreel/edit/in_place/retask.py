@@ -1,4 +1,4 @@
-"""Other tasks in a v3.0 dataset, in place: rows and metadata are written anew, no video is touched.
+"""Changes the tasks of a v3.0 dataset in place: rewrites rows and metadata, but no video.
 
 One commit puts everything in place: killed at any instant, the dataset has its old tasks or its new
 ones.
@@ -38,7 +38,7 @@ TextOf = Callable[[int, str], str]
 def retask_in_place(root: Path, text_of: TextOf) -> None:
     """Give the frames of a v3.0 dataset other tasks; tasks that none has any more are gone.
 
-    Cost: reads the tables twice and writes them once, with the images that lie in them.
+    Cost: reads the tables twice and writes them once, with the images that are in them.
 
     Args:
         root: The dataset's folder.

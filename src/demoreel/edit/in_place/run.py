@@ -1,6 +1,6 @@
 """A cut as a new version of the Lance dataset that it is made of: no video byte is written.
 
-Rows of numbers are few bytes: they are written anew, in any order. Where images lie in them, they
+Rows of numbers are few bytes: they are written again, in any order. Where images are in them, they
 stay, and only what changes is written: which rows are gone, and the columns of numbers.
 
 The table of rows gets a new version, ``meta/`` other files, and what they were before is kept
@@ -57,7 +57,7 @@ from demoreel.storage.commit.journal import (
 from demoreel.storage.commit.writer_lock import HIDDEN
 from demoreel.storage.folder import score_files
 
-_RECORDING = f"{HIDDEN}/lance.json"  # what a recording that was killed may prune when it goes on
+_RECORDING = f"{HIDDEN}/lance.json"  # what a recording that was killed may prune when it continues
 
 
 def render_in_place(cutlist: CutList, *, verification: Verify = "ends") -> Rendered:
@@ -305,7 +305,7 @@ def _keep_images(
     places = _places(plan, as_numpy(who.column(0)), as_numpy(who.column(1)))
     if np.any(np.diff(places) <= 0):
         raise ArgumentError(
-            "Pictures lie in the rows of this dataset, which cannot change their order in place.",
+            "The rows of this dataset hold images, and cannot change their order in place.",
             hint="write a new dataset",
             dataset=plan.readers[0].root,
         )

@@ -1,4 +1,4 @@
-"""Going back: the versions of a Lance dataset, their names, and making an old one the newest."""
+"""Versions of a Lance dataset: lists them, tags them, and restores an old one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def versions(path: PathLike) -> list[Version]:
 
     Raises:
         DatasetNotFoundError: There is no dataset.
-        ArgumentError: It does not lie in Lance.
+        ArgumentError: It is not in Lance.
         TableError: Its table does not open.
     """
     root, table = _rows_table(path)
@@ -114,7 +114,7 @@ def tag(path: PathLike, name: str, *, version: int | None = None, delete: bool =
 
     Raises:
         DatasetNotFoundError: There is no dataset.
-        ArgumentError: It does not lie in Lance, the name is taken or not known, or there is no
+        ArgumentError: It is not in Lance, the name is taken or not known, or there is no
             such version.
     """
     root, table = _rows_table(path)
@@ -151,7 +151,7 @@ def checkout(path: PathLike, version: int | str, *, dry_run: bool = False) -> Ve
 
     Raises:
         DatasetNotFoundError: There is no dataset.
-        ArgumentError: It does not lie in Lance, there is no such version, or it is the newest.
+        ArgumentError: It is not in Lance, there is no such version, or it is the newest.
         DatasetBusyError: Another process records to the dataset, or edits it.
         DiskFullError: There is no room; nothing changed.
     """

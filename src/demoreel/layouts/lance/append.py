@@ -1,4 +1,4 @@
-"""Appending to the Lance layouts with videos, an episode a commit.
+"""Appends episodes to Lance layouts with videos, one commit for each episode.
 
 An episode is a version of the table of videos (a row per camera: its mp4, byte for byte), a version
 of the table of rows, and metadata as in v3.0. Lance makes both versions aside

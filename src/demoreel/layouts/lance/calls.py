@@ -1,8 +1,8 @@
-"""What demoreel asks of Lance, as functions of plain values.
+"""All calls of Lance, as functions of plain values.
 
 They run in a process where that is safe: this one, or a helper. Lance runs on threads of its own,
 and a fork copies none of them. Children of a process that has used Lance may crash or hang when
-they use it too, even on tables that they open anew: 1 to 8 of a hundred did (pylance 14; lancedb
+they use it too, even on tables that they open again: 1 to 8 of a hundred did (pylance 14; lancedb
 issue 3350 is about the same). Processes that only carry Lance's memory along, and those that run
 another program, never did. So what goes in and comes out can be pickled. Open tables and blobs are
 kept here, by path and version.
@@ -159,7 +159,7 @@ class Opened:
 
     Attributes:
         version: The version's number.
-        bases: The base paths of files that do not lie in the table's own folder.
+        bases: The base paths of files that are not in the table's own folder.
         types: The type of each column; extension types as what they are stored as.
         metadata: What the table's writers have noted in it.
         digest: Equal for two versions only if they hold the same rows.
@@ -376,7 +376,7 @@ def _scanned(table: LanceDataset, names: Sequence[str], **options: Any) -> pa.Ta
 
 @_call
 def value_pages(place: Where, version: int, name: str) -> list[ValuePage] | None:
-    """Return where a column's values lie in local data files; None if that is not so simple."""
+    """Return where a column's values are in local data files; None if that is not so simple."""
     if isinstance(place, RemotePlace):
         return None
     from lance.file import LanceFileReader
@@ -419,12 +419,12 @@ def matching(place: Where, version: int, condition: str, column: str) -> np.ndar
 def blob_rows(
     place: Where, version: int, names: Sequence[str], column: str
 ) -> tuple[pa.Table, dict[int, list[str]]]:
-    """Return whole columns with row ids and where each row's blob lies, and what files there are.
+    """Return whole columns with row ids and where each row's blob is, and what files there are.
 
     Returns:
         The columns, ``_rowid`` and ``_rowaddr``, and ``kind``, ``position``, ``size``, ``blob_id``
         and ``blob_uri`` of each blob (none of these for blobs of the older encoding); and by
-        fragment, the upper half of a row's address, the data files that lie in the table's own
+        fragment, the upper half of a row's address, the data files that are in the table's own
         folder.
     """
     table = dataset(place, version)

@@ -1,4 +1,4 @@
-"""Reading a Lance dataset where it lies: ``meta/`` as in v3.0, rows in a table, videos in another.
+"""Reads a Lance dataset in place: ``meta/`` as in v3.0, one table of rows, one of videos.
 
 Lance versions tables, not the files beside them; the metadata of older versions are those that were
 kept (``history.py``). An episode that is not whole in a version is an error when it is read.
@@ -53,9 +53,9 @@ class LanceReader(V3Metadata):
         table: Name of the table of rows, without its ending.
         version: A version of that table; None is the newest.
         tag: A version's name.
-        tables: The folder of the tables, if not ``root``; it may lie in an object store.
+        tables: The folder of the tables, if not ``root``; it may be in an object store.
         meta: The folder of the metadata, if not ``meta`` in ``root``.
-        cache: Keeps ranges of videos that lie in a store.
+        cache: Keeps ranges of videos that are in a store.
         before_episodes: Called before ``meta/episodes`` is read.
     """
 
@@ -79,8 +79,8 @@ class LanceReader(V3Metadata):
         self._cache = cache
         folder, schema = tables or root, schema_of(layout, table, info)
         self.is_remote = isinstance(folder, RemotePlace)
-        filmed = info.video_keys if schema.videos is not None else ()
-        super().__init__(root, info, filmed, meta=meta, before_episodes=before_episodes)
+        video_cameras = info.video_keys if schema.videos is not None else ()
+        super().__init__(root, info, video_cameras, meta=meta, before_episodes=before_episodes)
         self._frames, self._videos_table = tables_of(
             folder / schema.frames,
             folder / schema.videos if schema.videos is not None else None,
@@ -134,7 +134,7 @@ class LanceReader(V3Metadata):
         return f"{self._videos_table.name}#{camera}/chunk-{chunk:03d}/file-{file:03d}"
 
     def clip(self, position: int, camera: str) -> VideoClip:
-        """Return where the episode lies in its video, checked against its neighbours there."""
+        """Return where the episode is in its video, checked against its neighbours there."""
         assert self._videos_table is not None
         name = self._videos_table.beside(self.video_file(position, camera))
         chunk, file = self._video_numbers(position, camera)
@@ -145,7 +145,7 @@ class LanceReader(V3Metadata):
         return self._locate(position, camera, video)
 
     def expect(self, images: Mapping[str, np.ndarray]) -> None:
-        """Fetch what tells where a batch's images lie in their videos, all at the same time.
+        """Fetch what tells where a batch's images are in their videos, all at the same time.
 
         Args:
             images: The rows of which images are wanted, by camera.
@@ -160,7 +160,7 @@ class LanceReader(V3Metadata):
         self._videos.expect(videos)
 
     def blob(self, camera: str, chunk: int, file: int) -> LanceBlob:
-        """Return a video's bytes as Lance itself reads them, wherever they lie."""
+        """Return a video's bytes as Lance itself reads them, wherever they are."""
         return self._videos.blob(camera, chunk, file)
 
     def external(self) -> dict[str, bool]:
@@ -231,7 +231,7 @@ class LanceRows(StoredRows):
     put row N where frame N belongs, so that is where it is looked for first, and these two are
     compared; only if it is another one, the two columns are read whole, and every row is looked up.
 
-    Random rows cost Lance as much as the pages they lie in: 32 of them took as long as 32 whole
+    Random rows cost Lance as much as the pages they are in: 32 of them took as long as 32 whole
     episodes (15 ms, of 5 million rows). So numbers are taken an episode at a time, once, into a
     ``ColumnStore``. Text and language are taken as they are asked for; images are read from the
     data files, without Lance, where ``LocalValues`` can do that.

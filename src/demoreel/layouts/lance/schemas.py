@@ -1,4 +1,4 @@
-"""The three schemas: which tables a dataset has, and what their columns are.
+"""The three Lance schemas: the tables of a dataset, and their columns.
 
 ::
 
@@ -8,10 +8,10 @@
                    NAME_videos.lance   one row per mp4: video_key, chunk_index, file_index,
                                        video_bytes
     lance-native   frames.lance        one row per frame, in the types that info.json declares
-                   videos.lance        one row per mp4, and where its moov box and keyframes lie
-                   meta.lance          a copy of meta/, for datasets that lie elsewhere
+                   videos.lance        one row per mp4, and where its moov box and keyframes are
+                   meta.lance          a copy of meta/, for datasets that are elsewhere
 
-Beside the tables lies ``meta/`` as in v3.0; of lance-native, which lerobot reads itself, with
+Beside the tables is ``meta/`` as in v3.0; of lance-native, which lerobot reads itself, with
 ``"storage_format": "lance"`` in ``info.json``. lance-frames may call a camera a video if it was one
 before. In the layouts with videos, cameras that are none keep their encoded images in the rows.
 
@@ -29,11 +29,11 @@ stream, so that other programs can read it too, with one row per packet, in deco
 codec in the schema's metadata.
 
 ============  ========  ===========================================================================
-``offset``    int64     where the packet's bytes lie in the video
+``offset``    int64     where the packet's bytes are in the video
 ``size``      int32     how many they are
 ``frame``     int32     the frame that it becomes, in presentation order; -1 if it is never shown
 ``back``      int32     packets to go back to where decoding must begin; 0 for a keyframe, and one
-                        more than there are where that lies before the first packet
+                        more than there are where that is before the first packet
 ``seconds``   float64   when the frame is shown, on the video's own clock; 0 if it never is
 ============  ========  ===========================================================================
 
@@ -396,7 +396,7 @@ def _keyframes(index: PacketIndex) -> tuple[list[int], list[int]]:
 
 
 def find_moov(file: Bytes) -> tuple[int, int]:
-    """Return where an mp4's ``moov`` box lies and how long it is; zeros if it has none."""
+    """Return where an mp4's ``moov`` box is and how long it is; zeros if it has none."""
     at = 0
     for _ in range(_MOST_BOXES):
         header = file.read(at, 16)
@@ -420,7 +420,7 @@ def meta_rows(folder: Path, *, changed: Mapping[str, Path | None] | None = None)
 
     Args:
         folder: The folder ``meta``.
-        changed: Files that are about to change, relative to it: where they lie now, or None for
+        changed: Files that are about to change, relative to it: where they are now, or None for
             those that go.
     """
     files: dict[Path, Path | None] = {

@@ -1,4 +1,4 @@
-"""Lance tables: opened late, at one version, in whatever process it is safe."""
+"""Lance tables: opened when they are used, at one version, in a process where Lance is safe."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class LanceTable:
     place and the version.
 
     Args:
-        place: The table's folder, or where it lies in an object store.
+        place: The table's folder, or where it is in an object store.
         version: A version's number; None is the newest.
         tag: A version's name.
         or_newest: Whether the newest will do where that version has been cleaned up.
@@ -101,7 +101,7 @@ class LanceTable:
         return os.path.basename(self.path.rstrip("/"))
 
     def beside(self, name: str) -> str:
-        """Return the path or URI of something in the folder that the table lies in."""
+        """Return the path or URI of something in the folder that the table is in."""
         return os.path.join(os.path.dirname(self.path.rstrip("/")), name)
 
     @cached_property
@@ -214,7 +214,7 @@ class LanceTable:
     def take(self, places: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return the rows at these places among the rows that are not deleted, in this order.
 
-        Cost: random rows cost about as much as the whole pages that they lie in.
+        Cost: random rows cost about as much as the whole pages that they are in.
         """
         self.require(columns)
         return self._ask("take", places, list(columns))
@@ -284,7 +284,7 @@ class LanceTable:
     def blob_rows(
         self, columns: Sequence[str], blobs: str
     ) -> tuple[pa.Table, dict[int, list[str]]]:
-        """Return whole columns and where the blobs of a column lie; see ``calls.blob_rows``."""
+        """Return whole columns and where the blobs of a column are; see ``calls.blob_rows``."""
         self.require([*columns, blobs])
         found: tuple[pa.Table, dict[int, list[str]]] = self._ask("blob_rows", list(columns), blobs)
         return found
@@ -332,7 +332,7 @@ class LocalValues:
     """The large values of one column, read from the table's files by the place of their rows.
 
     A take of random rows costs Lance some 75 µs of processor time a row, whatever is asked of them,
-    and a process that was forked has to ask a helper. A value of kilobytes lies in one piece,
+    and a process that was forked has to ask a helper. A value of kilobytes is in one piece,
     though: Lance writes "full-zip" pages, in which each value follows its length, and beside them
     where each begins. A read of such a piece takes 6 µs. A kind of page counts only if its values
     are those that Lance gives, tried on a few of them, and each value only if its length is the one

@@ -1,4 +1,4 @@
-"""Versions of a Lance table that come into place together with other files, or not at all.
+"""Commits versions of a Lance table together with other files, in one step.
 
 Lance commits by putting a manifest into a table's ``_versions`` folder: one table, one commit. An
 episode is a commit to two tables and some files beside them. So Lance commits to a stand-in: a
@@ -9,7 +9,7 @@ that no manifest names; after it, other programs find a version that Lance itsel
 
 Some columns of a table change, and rows are left out, without writing the rest again: a row that
 goes is noted in a file of deletions; new values of a column go into data files of their own, beside
-the old ones. Whatever else lies in the rows, images say, stays where it is.
+the old ones. Whatever else is in the rows, images say, stays where it is.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class GrowingTable:
         return StandIn(self, folder / self.path.name, with_files=with_files)
 
     def manifest(self, version: int) -> Path:
-        """Return where the manifest of a version lies."""
+        """Return where the manifest of a version is."""
         name = f"{LATEST - version:0{DIGITS}d}" if self._backwards else str(version)
         return self.path / VERSIONS / f"{name}.manifest"
 

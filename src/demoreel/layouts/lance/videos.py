@@ -1,7 +1,7 @@
 """The videos of a Lance dataset: one row per mp4, its bytes in a blob.
 
-Which frame lies where is known without a look at the video where the table says so: in our own
-column (see ``schemas.py``), or by where an mp4's ``moov`` box lies. Else the video's own
+Which frame is where is known without a look at the video where the table says so: in our own
+column (see ``schemas.py``), or by where an mp4's ``moov`` box is. Else the video's own
 boxes are walked, which are a few small reads.
 
 Lance keeps a blob in the data file, in a file beside it, or points at one by URI; a descriptor
@@ -69,12 +69,12 @@ class _VideoRows:
 class LanceVideos:
     """The table of one dataset's videos.
 
-    The first look reads the columns that name the videos and say where their bytes lie, some 60
+    The first look reads the columns that name the videos and say where their bytes are, some 60
     bytes a video.
 
     Args:
         table: The table.
-        cache: Keeps ranges of videos that lie in a store.
+        cache: Keeps ranges of videos that are in a store.
     """
 
     def __init__(self, table: LanceTable, cache: RangeCache | None = None) -> None:
@@ -331,7 +331,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """Where a blob lies on this disk.
+    """Where a blob is on this disk.
 
     Attributes:
         path: The file.
@@ -400,7 +400,7 @@ class LocalBlobs:
 
 
 class RemoteBlobs:
-    """Finds the objects of a table's blobs, for a table that lies in a store."""
+    """Finds the objects of a table's blobs, for a table that is in a store."""
 
     def __init__(self, table: RemotePlace, cache: RangeCache) -> None:
         self._store = store_of(table.uri, dict(table.options))

@@ -1,8 +1,8 @@
-"""Writing Lance tables in parts that may be written in any order, and committed once.
+"""Writes Lance tables in parts, in any order, with one commit.
 
 A part is one or more fragments: data files that no reader sees before the commit names them. What
 a part has written is a list of texts (Lance's own description of its fragments), so that it can be
-noted down, and a conversion that was killed goes on where it was.
+noted down, and a conversion that was killed continues where it was.
 
 Videos are blobs. Lance's own blob writers reach a sixth of a disk's speed, so blob files are
 written here, under the names that Lance gives them, and Lance is told where they are, as it offers
@@ -47,7 +47,7 @@ from demoreel.storage.local import LocalFile, copy_bytes
 from demoreel.storage.store import Bytes
 
 FILE_VERSION = "2.2"
-"""Lance's file format: the first one with blobs that lie beside their table."""
+"""Lance's file format: the first one with blobs that are beside their table."""
 
 _OWN_FILE = 4 << 20  # Lance's own limit: larger blobs have a file each, smaller ones share one
 _FULL = ("No space left on device", "os error 28", "Disk quota exceeded", "File too large")
@@ -101,7 +101,7 @@ def write_rows(
 
 
 def append_rows(table: Path, rows: pa.Table) -> list[str]:
-    """Write rows as a fragment that could follow those of a table; nothing is forced to disk."""
+    """Write rows as a fragment that could follow those of a table; nothing is synced to disk."""
     with writing(table):
         import_lance()
         return _fragments(
@@ -131,7 +131,7 @@ class BlobPart:
         table: The table's folder; it need not exist.
         column: The blob column. It must be the table's last.
         append: Whether the rows are to follow others in a table that exists. Then nothing is
-            forced to disk here; the caller does that.
+            synced to disk here; the caller does that.
         check: Shown every blob when it is written, while the disk still works on it.
     """
 
@@ -227,7 +227,7 @@ class BlobPart:
         return found
 
     def close(self) -> None:
-        """Close the shared file, forced to disk. Safe to call at any time."""
+        """Close the shared file, synced to disk. Safe to call at any time."""
         if self._shared is not None:
             _, handle = self._shared
             self._shared = None
@@ -307,7 +307,7 @@ def make_rows_table(
 ) -> Path:
     """Make the table of rows, without indices, and return its folder.
 
-    May be repeated. Nothing is forced to disk but the fragments.
+    May be repeated. Nothing is synced to disk but the fragments.
     """
     if tables.videos is not None:
         (folder / tables.videos).mkdir(parents=True, exist_ok=True)  # it tells the layout

@@ -1,4 +1,4 @@
-"""Reading LeRobot v2.0 and v2.1 where they lie."""
+"""Reads LeRobot v2.0 and v2.1 in place."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ class V2Reader(FileReader):
         root = self.root = folder.local
         self.meta = root / "meta"
         self.info = info
+        self._video_cameras = tuple(info.video_keys)
         self.layout = info.version
         self.tasks = read_tasks(root / "meta" / "tasks.jsonl")
         table, _ = read_episode_lines(root / "meta" / "episodes.jsonl")

@@ -1,4 +1,4 @@
-"""How LeRobot v2.0 and v2.1 are written: a table and a video per camera for each episode."""
+"""Writes LeRobot v2.0 and v2.1: a table and a video per camera for each episode."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def write_metadata(
     stats: Stats | None = None,
     episode_stats: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write all of ``meta/``; nothing is forced to disk.
+    """Write all of ``meta/``; nothing is synced to disk.
 
     Args:
         meta: The folder; it is made.

@@ -1,4 +1,4 @@
-"""Appending to LeRobot v3.0, an episode a commit.
+"""Appends episodes to LeRobot v3.0, one commit for each episode.
 
 An episode comes with files of its own: a table, a video per camera, a row of metadata. They are put
 in place by ``storage/commit/journal.py`` in this order: videos, table, metadata, tasks, statistics,
@@ -110,7 +110,7 @@ class V3Appender:
         self._outdated = False  # whether the dataset holds what this object does not know of
         # Columns and index of an episode whose commit failed; merging may have completed it since.
         self._failed: tuple[object, int] | None = None
-        self._unsettled: Transaction | None = None  # in place, and not forced to disk yet
+        self._unsettled: Transaction | None = None  # in place, and not synced to disk yet
         self._durable: set[Path] = set()
         self._copying = CopyingProcess()
         self._settler = ThreadPoolExecutor(1, thread_name_prefix="demoreel-settle")
@@ -242,7 +242,7 @@ class V3Appender:
         """Merge some small files; return whether there is more to do.
 
         One step merges at most 64 files of each kind, at the finish a gigabyte of them. Copying
-        goes on beside ``append`` when this is called in another thread; only the commit waits for
+        continues beside ``append`` when this is called in another thread; only the commit waits for
         its turn, and with ``aside`` the copying leaves this process's threads alone, too.
         """
         self.recover()
@@ -399,12 +399,12 @@ class V3Appender:
         """Write the episode's rows aside.
 
         Returns:
-            What takes the videos when all else is written, and returns where both lie, the rows
+            What takes the videos when all else is written, and returns where both are, the rows
             first.
         """
         book = self._book
         one = (self.episodes, self.episodes + 1)
-        films = {key: changes.new(f.name_of(f.upcoming)) for key, f in book.videos.items()}
+        new_videos = {key: changes.new(f.name_of(f.upcoming)) for key, f in book.videos.items()}
         path = changes.new(book.tables.name_of(book.tables.upcoming))
         with TableWriter(path, table.schema) as writer:
             writer.write(table)
@@ -414,7 +414,7 @@ class V3Appender:
             runs = [rows]
             for key, video in videos().items():
                 size = video.size
-                changes.fill(films[key], video.path)
+                changes.fill(new_videos[key], video.path)
                 runs.append(FileRun(*one, book.videos[key].upcoming, size, video.signature))
             return runs
 
@@ -462,7 +462,7 @@ class V3Appender:
         self._carry_out(changes)
 
     def _carry_out(self, changes: Transaction, count_in: Callable[[], None] | None = None) -> None:
-        """Commit, put in place, and have that forced to disk beside; the record vouches for it."""
+        """Commit, put in place, and have that synced to disk beside; the record vouches for it."""
         try:
             changes.record()
             changes.put_in_place()

@@ -1,4 +1,4 @@
-"""Merging the small files of a v3.0 dataset into larger ones, while it grows.
+"""Merges the small files of a v3.0 dataset into larger ones, while it is recorded.
 
 Packets and rows are copied, nothing is encoded again. Files are merged by eights, then eights of
 those, up to the sizes in ``info.json``: every byte is copied a few times at most, however many
@@ -75,12 +75,12 @@ class _Merged:
 
 @dataclass(frozen=True, slots=True)
 class _MergedRows:
-    """A file of metadata that was made of others, and lies in the staging folder.
+    """A file of metadata that was made of others, and is in the staging folder.
 
     Attributes:
         runs: The files that it was made of.
         place: Where it goes.
-        path: Where it lies.
+        path: Where it is.
         beside: What goes beside it, by kind.
     """
 
@@ -155,7 +155,7 @@ class Merger:
             del self._stale[name]
 
     def _is_video(self, name: str) -> bool:
-        """Whether a video of a camera can have this name: the list may be a stranger's."""
+        """Whether a video of a camera can have this name: the list may be untrusted."""
         numbers = [int(digits) for digits in re.findall(r"\d{1,9}", name)[-3:]]
         places = [FilePlace(chunk, file) for chunk, file in permutations(numbers, 2)]
         return any(
@@ -165,7 +165,7 @@ class Merger:
     # Tables and videos
 
     def _merge_content(self, *, finish: bool) -> bool:
-        """Merge tables and videos, and say in the metadata where their episodes lie now."""
+        """Merge tables and videos, and say in the metadata where their episodes are now."""
         plan = self._plan(finish=finish)
         if not plan:
             return False
@@ -292,7 +292,7 @@ class Merger:
                 self._copy(rewrite_table, self._root / name, changes.new(name), here)
 
     def _moved(self, merged: _Merged) -> dict[str, np.ndarray]:
-        """Return the metadata columns that say where the episodes of a merged file lie now."""
+        """Return the metadata columns that say where the episodes of a merged file are now."""
         files, run = merged.files, merged.run
         lengths = np.array(self._book.lengths[run.first : run.stop])
         columns = {

@@ -1,4 +1,4 @@
-"""Copying into larger files: what merging does with bytes, here or in a process of its own.
+"""Copies small files into larger ones, in this process or in a process of its own.
 
 The functions write whole new files and change none. Copying keeps a processor busy, and the
 interpreter's lock with it; beside a control loop it is therefore done by a helper process at the
@@ -76,7 +76,7 @@ def join_metadata(sources: Sequence[Path], target: Path, own: Mapping[str, int])
     Args:
         sources: The tables.
         target: The file to make.
-        own: Columns that say where a row lies, and what they say in the new file.
+        own: Columns that say where a row is, and what they say in the new file.
     """
     with _Tables(target) as tables:
         for batch in _batches(sources):
@@ -86,7 +86,7 @@ def join_metadata(sources: Sequence[Path], target: Path, own: Mapping[str, int])
 
 
 def join_beside(kind: str, sources: Sequence[Path], target: Path) -> None:
-    """Copy files of one kind that lie beside metadata into one."""
+    """Copy files of one kind that are beside metadata into one."""
     with BesideWriter(target, BESIDE[kind]) as writer:
         for source in sources:
             writer.copy(source)

@@ -1,4 +1,4 @@
-"""Which of a dataset's files hold which episodes, as far as they were appended one by one.
+"""Records which files hold which episodes while episodes are appended.
 
 Every appended episode begins with files of its own: a table, a video per camera, a table of
 metadata. Merging makes larger ones of neighbours. This is the book-keeping of both.
@@ -79,7 +79,7 @@ class Files:
         return FilePlace(place.chunk, place.file + 1)
 
     def skip(self) -> FilePlace:
-        """Return the upcoming place, and go on to the next."""
+        """Return the upcoming place, and continue to the next."""
         place = self.upcoming
         self.upcoming = self.after(place)
         return place

@@ -1,4 +1,4 @@
-"""Reading LeRobot v3.0 where it lies; the Lance layouts have the same ``meta/``."""
+"""Reads LeRobot v3.0 in place; the Lance layouts have the same ``meta/``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from demoreel.storage.json_files import read_json
 from demoreel.storage.parquet import open_parquet
 
 PLACES = ("data/chunk_index", "data/file_index")
-"""The columns of ``meta/episodes`` that say in which table an episode lies."""
+"""The columns of ``meta/episodes`` that say in which table an episode is."""
 
 _FIELDS = ("chunk_index", "file_index")
 
@@ -121,7 +121,7 @@ class EpisodeTable:
         root: The dataset's folder.
         cameras: The cameras whose videos the columns must locate.
         meta: The folder of the metadata, if not ``meta`` in ``root``.
-        tables: Where tables lie that are looked into if no column locates them.
+        tables: Where tables are that are looked into if no column locates them.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class V3Metadata(StoredReader):
     Args:
         root: The dataset's folder.
         info: Its info.
-        filmed: The cameras whose images lie in videos.
+        video_cameras: The cameras whose images are in videos.
         meta: The folder of the metadata, if not ``meta`` in ``root``.
         before_episodes: Called before ``meta/episodes`` is read.
     """
@@ -228,7 +228,7 @@ class V3Metadata(StoredReader):
         self,
         root: Path,
         info: Info,
-        filmed: Sequence[str],
+        video_cameras: Sequence[str],
         *,
         meta: Path | None = None,
         before_episodes: Callable[[], None] | None = None,
@@ -237,7 +237,7 @@ class V3Metadata(StoredReader):
         self.info = info
         self.meta = meta or root / "meta"
         self.tasks = read_tasks(self.meta / "tasks.parquet")
-        self._filmed = tuple(filmed)
+        self._video_cameras = tuple(video_cameras)
         self._spans: ByteCache[object, tuple[np.ndarray, Spans]] = ByteCache(_SPAN_BYTES)
         self._before_episodes = before_episodes
 
@@ -246,7 +246,7 @@ class V3Metadata(StoredReader):
         if self._before_episodes is not None:
             self._before_episodes()
         tables = None if self.layout.startswith("lance") else self.info.data_path
-        return EpisodeTable(self.root, self._filmed, meta=self.meta, tables=tables)
+        return EpisodeTable(self.root, self._video_cameras, meta=self.meta, tables=tables)
 
     @cached_property
     def episodes(self) -> Episodes:
@@ -286,10 +286,6 @@ class V3Metadata(StoredReader):
         """Return the tasks of the episodes at these positions, as lists of texts."""
         return self._meta.tasks_of(positions)
 
-    def in_tables(self, camera: str) -> bool:
-        """Whether a camera's images lie encoded in the tables, and not in videos."""
-        return camera not in self._filmed
-
     @abstractmethod
     def data_file(self, position: int) -> str:
         """Return the table of the episode at ``position``."""
@@ -304,7 +300,7 @@ class V3Metadata(StoredReader):
         return int(chunk), int(self._meta.column(f"videos/{camera}/file_index")[position])
 
     def _locate(self, position: int, camera: str, video: Video) -> VideoClip:
-        """Return where the episode lies in its video, checked against its neighbours there."""
+        """Return where the episode is in its video, checked against its neighbours there."""
         positions, spans = self._spans.get(
             (camera, video.name, video.file.identity),
             lambda: self._resolve(position, camera, video),
@@ -379,7 +375,7 @@ class V3Metadata(StoredReader):
         return {
             "tasks": self._meta.tasks(position),
             "data_file": self.data_file(position),
-            "video_files": {key: self.video_file(position, key) for key in self._filmed},
+            "video_files": {key: self.video_file(position, key) for key in self._video_cameras},
         }
 
 
@@ -423,5 +419,5 @@ class V3Reader(FileReader, V3Metadata):
         return self.info.video_path.format(video_key=camera, chunk_index=chunk, file_index=file)
 
     def clip(self, position: int, camera: str) -> VideoClip:
-        """Return where the episode lies in its video, checked against its neighbours there."""
+        """Return where the episode is in its video, checked against its neighbours there."""
         return self._locate(position, camera, self._videos.open(self.video_file(position, camera)))

@@ -1,4 +1,4 @@
-"""What lies in a v3.0 dataset that episodes are to be appended to."""
+"""Reads the state of a v3.0 dataset before episodes are appended to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How LeRobot v3.0 is written: many episodes in each table and each video.
+"""Writes LeRobot v3.0: many episodes in each table and each video.
 
 ``files.py`` names the files, ``writing.TableWriter`` writes rows, ``episode_columns`` makes what
 ``meta/episodes`` says of an episode, ``write_metadata`` writes all of ``meta/``. With these
@@ -174,7 +174,7 @@ def episode_columns(
     videos: Mapping[str, tuple[tuple[Any, Any], Any]],
     fps: float,
 ) -> dict[str, Any]:
-    """Return what ``meta/episodes`` says of an episode: what it is, and where it lies.
+    """Return what ``meta/episodes`` says of an episode: what it is, and where it is.
 
     Args:
         index: Its number. This and all below may be arrays, of many episodes.
@@ -219,7 +219,7 @@ def write_metadata(
     details: Mapping[str, Mapping[str, Any]] | None = None,
     stats: Stats | None = None,
 ) -> None:
-    """Write all of ``meta/``; nothing is forced to disk.
+    """Write all of ``meta/``; nothing is synced to disk.
 
     Args:
         meta: The folder; it is made.
@@ -339,7 +339,7 @@ def _more_columns(
 
 @dataclass(frozen=True, slots=True)
 class _Mould:
-    """A file, and where in it the numbers of each column lie.
+    """A file, and where in it the numbers of each column are.
 
     Attributes:
         shapes: The shape of each column's numbers, and the value of each that is no number.

@@ -1,4 +1,4 @@
-"""One camera in the recording process: its memory, its encoder, and what is on the way between."""
+"""One camera in the recording process: its shared memory, its encoder, its frames in between."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ class CameraEncoder:
     def remade(self, video: FinishedVideo) -> FinishedVideo:
         """Write a finished video again, from its packets.
 
-        For one that could not be forced to disk: the system may have dropped what it held of it.
+        For one that could not be synced to disk: the system may have dropped what it held of it.
         """
         from demoreel.record.encoding.episode import finish_video  # with PyAV
 
@@ -272,7 +272,7 @@ class CameraEncoder:
                 self._release(buffer, held)
 
     def _to_disk(self, buffer: CameraBuffer, held: HeldFrame) -> None:
-        """Write a frame to disk and let go of its memory; where that fails it stays in memory."""
+        """Write a frame to disk and release its memory; where that fails it stays in memory."""
         assert held.place is not None
         place = None if buffer.dropped else self._written(buffer, held)
         with self._lock:
@@ -299,7 +299,7 @@ class CameraEncoder:
     # What the thread that keeps the encoders does
 
     def start(self, *, trial: Path | None = None) -> None:
-        """Start an encoder, which goes on where the one before it was."""
+        """Start an encoder, which continues where the one before it was."""
         commands, to_encoder = os.pipe()
         bell, to_bell = os.pipe()
         from_encoder, replies = os.pipe()

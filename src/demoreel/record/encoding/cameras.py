@@ -1,4 +1,4 @@
-"""All cameras of a recording: frames in without waiting, whole episodes out."""
+"""All cameras of a recording: takes frames without waiting, returns complete episodes."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class CameraEncoders:
         return self._finished.wait()
 
     def doubt_videos(self) -> None:
-        """Have ``finish_episode`` write the videos again: they could not be forced to disk."""
+        """Have ``finish_episode`` write the videos again: they could not be synced to disk."""
         if self._finished is not None:
             self._finished.doubt()
 
@@ -200,7 +200,7 @@ class CameraEncoders:
         return folder
 
     def persist_episode(self, *, note: Mapping[str, Any] | None = None) -> EpisodeVideos:
-        """Make the episode safe as it is, encoded or not, and go on; it is encoded behind.
+        """Make the episode safe as it is, encoded or not, and continue; it is encoded behind.
 
         When this returns, the episode survives ``kill -9`` of everything and a power cut: every
         reader finds it, and the next writer commits it. Costs writing to disk what waits in memory,
@@ -420,7 +420,7 @@ class EpisodeVideos:
         return self.videos
 
     def doubt(self) -> None:
-        """Have ``wait`` write the videos again: they could not be forced to disk."""
+        """Have ``wait`` write the videos again: they could not be synced to disk."""
         self._doubtful = True
 
 

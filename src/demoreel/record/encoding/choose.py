@@ -1,4 +1,4 @@
-"""Which codec holds real time on this machine, by trying.
+"""Chooses a codec that keeps up with the cameras on this machine, by trying.
 
 Software encoders are judged by the processor time they take, not by the clock: what else the
 machine happens to be doing must not decide how a dataset looks. Hardware encoders are judged by the

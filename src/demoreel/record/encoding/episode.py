@@ -1,4 +1,4 @@
-"""One camera's episode on its way into a file, which another encoder can take up at any frame."""
+"""One camera's episode while it is encoded; another encoder can continue at any frame."""
 
 from __future__ import annotations
 

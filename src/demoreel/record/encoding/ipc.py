@@ -1,4 +1,4 @@
-"""What the recording process and an encoder share: two pipes for messages, and memory for frames.
+"""Pipes for messages and memory for frames, between the recording process and an encoder.
 
 The recording process never waits when it sends: what the pipe does not take at once is kept and
 sent on by the thread that keeps the encoders.
@@ -7,7 +7,7 @@ The memory is a file without a name, so that nothing is left behind however a pr
 holds places for frames, and two records of progress that the encoder writes in turn: which frame
 of which episode is the first whose packet is not safe, and the counts of the frames before it. A
 record becomes the current one by a single store of its number, so that an encoder may die at any
-instant: the last record is whole, and says from where another is to go on.
+instant: the last record is whole, and says from where another is to continue.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class SharedFrames:
         return position >> _FRAME_BITS, position & ((1 << _FRAME_BITS) - 1)
 
     def progress(self) -> EncodingProgress:
-        """Return the last record, whole even while the encoder goes on."""
+        """Return the last record, whole even while the encoder continues."""
         while True:
             turn = int(self._turn[0])
             record = self._records[turn & 1].copy()

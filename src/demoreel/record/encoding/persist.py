@@ -1,9 +1,9 @@
-"""Episodes whose frames are safe on disk but not all encoded yet.
+"""Episodes whose frames are synced to disk but not all encoded yet.
 
 A persisted episode's folder has, for each camera, the packets that were made, the frames that
 wait, the counts of the frames before them, and one manifest, written last, that says how they go
 together (``layouts/persisted.py`` reads them). With that alone the videos can be finished: by the
-recorder that goes on, the next one, or ``demoreel finish``.
+recorder that continues, the next one, or ``demoreel finish``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is to be encoded, what came of it, and what is still waiting."""
+"""Jobs of an encoder: what to encode, the result, and what is pending."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class FinishedVideo:
     """One camera's video of one episode.
 
     Attributes:
-        path: The mp4 file, complete but not forced to disk; the caller moves it away.
+        path: The mp4 file, complete but not synced to disk; the caller moves it away.
         frames: How many frames it has: exactly as many as frames were put.
         stats: Statistics of every frame that was put, as exact counts that merge.
         signature: What the file says of itself; it was opened again to find out.

@@ -1,4 +1,4 @@
-"""Frames that wait on disk, written by a thread so that nothing else waits for the disk."""
+"""Buffers frames on disk, from a thread, so that nothing else waits for the disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SYNC_EVERY = 64 << 20
 
 
 def bytes_of(image: np.ndarray) -> memoryview:
-    """Return the bytes of a frame whose values lie in a row, to read or to fill."""
+    """Return the bytes of a frame whose values are in a row, to read or to fill."""
     return image.reshape(-1).view(np.uint8).data
 
 

@@ -1,6 +1,6 @@
-"""How everything is written: stage, sync, record, rename, settle.
+"""The commit protocol of all writes: stage, sync, record, rename, settle.
 
-A new dataset is staged in a hidden folder beside its target, forced to disk, recorded as made, and
+A new dataset is staged in a hidden folder beside its target, synced to disk, recorded as made, and
 renamed once (``staging.py``); one that takes another's place is exchanged with it (``replace.py``).
 A commit into a dataset (an episode, merged files, statistics) stages its files inside it, records
 every rename, carries them out and settles them (``journal.py``), under the dataset's lock

@@ -1,7 +1,7 @@
-"""Reading a dataset that another process may be writing, between two of its commits.
+"""Reads a dataset that another process may be writing, between two commits.
 
 A commit replaces several files. A reader that starts in the middle of one would see some old and
-some new. Each commit therefore leaves a record while it goes on, and replaces ``meta/info.json``
+some new. Each commit therefore leaves a record while it runs, and replaces ``meta/info.json``
 last: what was read while there was no record, and with the same ``info.json`` before and after, is
 of one state.
 
@@ -48,7 +48,7 @@ class Told(NamedTuple):
 class FolderState:
     """The state that a dataset's folder was in when it was opened, told by its metadata's files.
 
-    Every commit replaces ``meta/info.json`` last, and leaves a record while it goes on. So a file
+    Every commit replaces ``meta/info.json`` last, and leaves a record while it runs. So a file
     that was opened before ``is_current`` was asked belongs to the metadata that were opened, if the
     answer is yes. The folder itself tells appending from replacing: a dataset that is edited in
     place becomes another folder of the same name. A Lance dataset stays where it is, and notes it.
@@ -160,7 +160,7 @@ def consistent_read(root: Path, read: Callable[[], T], *, patience_s: float = _P
         if time.monotonic() >= until:
             raise DatasetBusyError(
                 "Another process is in the middle of a commit to this dataset, and stands still.",
-                hint="let it go on, or end it and run: demoreel finish "
+                hint="let it continue, or end it and run: demoreel finish "
                 + shlex.quote(os.fspath(root)),
                 dataset=root,
             )

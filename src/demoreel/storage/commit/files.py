@@ -1,4 +1,4 @@
-"""Single steps of a commit: files and folders that are whole or absent, and forced to disk.
+"""Single steps of a commit: files and folders that are complete or absent, and synced to disk.
 
 Also tells a disk that is full, or that fails, from other failures.
 """
@@ -60,7 +60,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync_all(paths: Iterable[Path]) -> None:
-    """Force files and folders to disk, many at a time: a disk flushes several in one go."""
+    """Force files and folders to disk, many at a time: a disk flushes several at once."""
     with ThreadPoolExecutor(_FLUSHES_AT_ONCE, "demoreel-sync") as pool:
         list(pool.map(sync_path, paths))
 
@@ -90,9 +90,9 @@ def refuse_overlap(source: str | os.PathLike[str], target: Path) -> None:
     if here == there:
         what = "Source and target are the same folder."
     elif there.is_relative_to(here):
-        what = "The target lies inside the source, which never changes."
+        what = "The target is inside the source, which never changes."
     elif here.is_relative_to(there):
-        what = "The source lies inside the target."
+        what = "The source is inside the target."
     else:
         return
     raise ArgumentError(what, hint="choose a folder elsewhere", path=target, source=source)

@@ -1,4 +1,4 @@
-"""A hidden folder beside a target: made, locked for one worker or several, and tidied up.
+"""A hidden folder beside a target: created, locked for one worker or several, and removed.
 
 ::
 
@@ -7,7 +7,7 @@
                                   on which machine, and what the work is about
 
 The lock ends with its process however that ends. A folder whose lock is free and whose owners were
-on this machine is what a killed process left. Work that the same command goes on from (a cut, a
+on this machine is what a killed process left. Work that the same command continues from (a cut, a
 conversion, a pull) stays until that command is done, another has made the target, or ``clean`` is
 called. All other kinds are removed by the next write beside them (``remove_dead``).
 """
@@ -36,7 +36,7 @@ LOCK = "lock"
 
 _MARKER = "demoreel"
 _NAME = re.compile(r"\.(.+)\.(?:(convert|replace)|(cut|pull|repair|staging)-[0-9a-f]{12})", re.S)
-_PASSING = ("repair", "staging")  # kinds that no command goes on from
+_PASSING = ("repair", "staging")  # kinds that no command continues from
 _ON_ITS_WAY = ("begun.json", "old", "before")  # see ``replace.py``; "before" was its name
 _LONGEST = 1 << 16
 MADE = "made.json"
@@ -61,7 +61,7 @@ class HiddenName:
 
     @property
     def is_passing(self) -> bool:
-        """Whether nothing goes on from what is left of such work."""
+        """Whether nothing continues from what is left of such work."""
         return self.kind in _PASSING
 
 
@@ -164,7 +164,7 @@ def remove_hidden(folder: Path) -> None:
 
 
 def remove_dead(parent: Path) -> None:
-    """Remove the hidden folders of a folder that killed processes left, and nothing goes on from.
+    """Remove the hidden folders of a folder that killed processes left, and nothing continues from.
 
     Cost: lists the folder.
     """
@@ -178,7 +178,7 @@ def remove_dead(parent: Path) -> None:
 def remove_outdated(target: Path) -> None:
     """Remove what other commands had begun for a target that has been made now.
 
-    None of them can go on: the target is there. What is in use stays.
+    None of them can continue: the target is there. What is in use stays.
     """
     for folder, name in hidden_folders(target.parent):
         if name.target == target.name and name.kind != "replace":
@@ -221,7 +221,7 @@ def claim_dead(folder: Path) -> int | None:
 
 
 def holds_data(folder: Path) -> bool:
-    """Whether a user's dataset may lie in a hidden folder, on its way to another place."""
+    """Whether a user's dataset may be in a hidden folder, on its way to another place."""
     return any(os.path.lexists(folder / name) for name in _ON_ITS_WAY)
 
 
@@ -266,7 +266,7 @@ def _has_entries(folder: Path) -> bool:
 
 
 def _opened(folder: Path, flags: int) -> int:
-    # No links, and no waiting for a pipe: a folder of this name may be a stranger's.
+    # No links, and no waiting for a pipe: a folder of this name may be untrusted.
     flags |= os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         handle = os.open(folder / LOCK, flags, 0o644)

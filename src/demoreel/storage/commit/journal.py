@@ -2,11 +2,11 @@
 
 A change to a dataset touches many files, and only one file can be replaced as one step. So:
 
-1. The new files are written into a staging folder inside the dataset and forced to disk.
-2. A record of what goes where, and of what is to be deleted, is forced to disk and renamed to
+1. The new files are written into a staging folder inside the dataset and synced to disk.
+2. A record of what goes where, and of what is to be deleted, is synced to disk and renamed to
    ``.demoreel/journal.json``. **This rename is the commit**: before it nothing has happened,
    after it everything will.
-3. The steps are taken in their order, the folders they touched are forced to disk, and the record
+3. The steps are taken in their order, the folders they touched are synced to disk, and the record
    is removed (``put_in_place``, ``settle``).
 
 The next writer after a crash, and ``demoreel finish``, take the steps of a record that they find
@@ -20,7 +20,7 @@ either way stays open: each state on the way back can be rolled forward, too.
 How this was tested: ``tests/layouts/test_kill.py`` kills writers with SIGKILL at random instants.
 ``tests/support/power_cut`` follows every fsync, rename, link and unlink of a commit, and
 rebuilds what a disk may hold if the power fails after each of them: once with everything dropped
-that was not forced to disk, once with folder entries surviving in their order and empty files
+that was not synced to disk, once with folder entries surviving in their order and empty files
 behind them, as journaling filesystems have it. Each of those states opens with the commit wholly
 there or wholly absent (``tests/storage/test_journal.py``, ``tests/layouts/test_v3_appender.py``).
 """
@@ -76,7 +76,7 @@ def is_pending(root: Path) -> bool:
 
 
 def record_of(root: Path) -> Path:
-    """Return where the record of a commit lies while there is one."""
+    """Return where the record of a commit is while there is one."""
     return root / _RECORD
 
 
@@ -130,7 +130,7 @@ class Transaction:
         self._force([staged])
 
     def begin_forcing(self) -> None:
-        """Have what was written so far forced to disk, beside what the caller does next.
+        """Have what was written so far synced to disk, beside what the caller does next.
 
         It must be whole; what was only announced is passed over.
         """
@@ -138,7 +138,7 @@ class Transaction:
         self._describe()
 
     def force(self) -> None:
-        """Force all that was written so far to disk, so that ``record`` has little left to do.
+        """Sync all that was written so far to disk, so that ``record`` has little left to do.
 
         Raises:
             OSError: The disk is full or not writable; nothing has happened.
@@ -225,7 +225,7 @@ class Transaction:
             self._grown.add(folder.parent)
 
     def _describe(self) -> None:
-        """Find out all that the record says of the files that are being forced to disk."""
+        """Find out all that the record says of the files that are being synced to disk."""
         for place, step in enumerate(self._steps):
             ready = step.staged is None or step.staged in self._forced
             if ready and place not in self._described:
@@ -361,7 +361,7 @@ def sync_all(paths: Iterable[Path], *, missing_ok: bool = False) -> None:
 
 
 class _Disk:
-    """Threads that wait for the disk. They stay: starting them anew would take a millisecond."""
+    """Threads that wait for the disk. They stay: starting them again would take a millisecond."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -490,7 +490,7 @@ def _refuse_link_out(root: Path, folder: Path) -> None:
 
 
 def _refuse_outside(step: Step) -> None:
-    """A dataset may come from a stranger, and its record with it."""
+    """A dataset may be untrusted, and its record with it."""
     final = PurePosixPath(step.final)
     if final.is_absolute() or ".." in final.parts or not final.parts or "\0" in step.final:
         raise ValueError(f"it names {step.final!r}, which is not in the dataset")

@@ -1,4 +1,4 @@
-"""One folder put in another's place, so that a kill at any instant loses neither.
+"""Replaces one folder by another so that a kill at any moment loses neither.
 
 ::
 
@@ -53,7 +53,7 @@ def replacing(root: Path, *, keep: Path | None) -> Iterator[Path]:
     next call.
 
     Args:
-        root: The folder to be replaced. What the caller makes must be forced to disk.
+        root: The folder to be replaced. What the caller makes must be synced to disk.
         keep: What the old folder is to be called then, beside ``root``; None deletes it.
 
     Yields:
@@ -240,7 +240,7 @@ def _finish(folder: Path, root: Path) -> None:
 
 
 def _noted(folder: Path) -> dict[str, Any]:
-    """Return what was noted when a replacement began; a stranger's folder may hold anything."""
+    """Return what was noted when a replacement began; an untrusted folder may hold anything."""
     path = folder / "begun.json"
     try:
         note: Any = read_json(path)

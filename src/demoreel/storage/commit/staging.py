@@ -132,7 +132,7 @@ class Staging:
     def commit(self) -> None:
         """Make ``dataset`` the target, as one step, when all of it is on disk.
 
-        Files that no task has noted must have been forced to disk.
+        Files that no task has noted must have been synced to disk.
         """
         self.settle()
         if not self._replaces:
@@ -194,7 +194,7 @@ def staging(
     """Yield the folder of a piece of work, with what an earlier attempt has left in it.
 
     It is gone after a commit, and after an error that would come again. It stays after a kill,
-    Ctrl-C and a full disk, and where it is shared, for the same command to go on from.
+    Ctrl-C and a full disk, and where it is shared, for the same command to continue from.
 
     An earlier attempt may have done all: then it is committed when the block begins.
 
@@ -206,8 +206,8 @@ def staging(
         shared: Whether others may work here at the same time, on other tasks.
         remember: After the commit, keep the note that the target is made, until ``forget``: of
             several targets, those that are there stay so if a later one fails.
-        resumable: Whether Ctrl-C and a full disk leave something to go on from; a kill always does.
-        resumable_after: Errors that leave something to go on from, too.
+        resumable: Whether the work continues after Ctrl-C or a full disk, as it does after a kill.
+        resumable_after: Errors that leave something to continue from, too.
         replaces: Whether ``target`` is a dataset that the commit replaces.
     """
     if not replaces and not was_made(target, kind=kind, fingerprint=fingerprint, work=work):
@@ -265,7 +265,7 @@ def refuse_small_disk(target: Path, wanted: int) -> None:
 def _disk_full(target: Path, folder: Path | None) -> DiskFullError:
     return DiskFullError(
         "There is no room left on the disk.",
-        hint="free some, and the same command goes on from here; or delete what it has begun"
+        hint="free some, and the same command continues from here; or delete what it has begun"
         if folder is not None
         else "nothing was kept; make room, or choose a folder on another disk",
         path=target,
@@ -302,7 +302,7 @@ def staged(target: str | os.PathLike[str]) -> Iterator[Path]:
 def note_made(folder: Path, dataset: Path, work: str) -> None:
     """Note in a hidden folder what is about to get its place.
 
-    It is not forced to disk: if a power cut takes it, the dataset is there or not all the same.
+    It is not synced to disk: if a power cut takes it, the dataset is there or not all the same.
     Cost: a stat for each file.
 
     Args:
@@ -317,7 +317,7 @@ def note_made(folder: Path, dataset: Path, work: str) -> None:
 
 
 def is_made(folder: Path, target: Path, work: str) -> bool:
-    """Whether this very work was done, and its result lies at ``target`` and is as it was.
+    """Whether this very work was done, and its result is at ``target`` and is as it was.
 
     Cost: where there is no note, one look; else a stat for each file.
     """

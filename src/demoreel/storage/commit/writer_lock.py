@@ -65,18 +65,18 @@ class WriterLock:
         return None
 
     def _opened(self) -> int:
-        # No links: those of a dataset from a stranger may lead to what is ours.
+        # No links: those of a dataset from an untrusted source may lead to what is ours.
         flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         if self._path.parent.is_symlink():
             raise UnsafePathError(
                 f"The dataset's {HIDDEN} is a link.",
-                hint=f"remove the link; where no recording goes on, {HIDDEN} holds nothing",
+                hint=f"remove the link; where no recording is under way, {HIDDEN} holds nothing",
                 dataset=self.root,
             )
         if self._path.parent.exists() and not self._path.parent.is_dir():
             raise UnsafePathError(
                 f"The dataset's {HIDDEN} is a file; demoreel needs a folder of this name.",
-                hint="move the file away, or delete it: no data of the dataset lies in it",
+                hint="move the file away, or delete it: no data of the dataset is in it",
                 dataset=self.root,
                 path=self._path.parent,
             )
@@ -116,7 +116,7 @@ class WriterLock:
             holder = "another process"
         return DatasetBusyError(
             f"The dataset is being written by {holder}.",
-            hint="finish that recording, or wait for it; reading goes on meanwhile",
+            hint="finish that recording, or wait for it; reading is possible meanwhile",
             dataset=self.root,
         )
 

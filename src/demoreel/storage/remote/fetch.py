@@ -1,4 +1,4 @@
-"""Files of a remote dataset, brought into a folder of this machine.
+"""Downloads files of a remote dataset into a local folder.
 
 Many at a time, large ones in parts. A journal beside the folder holds a check sum of every part
 that has arrived: a later fetch into the same folder reads the parts, and asks only for those
@@ -13,7 +13,7 @@ Work on remote datasets has folders of its own: copies, and what is to be sent::
             NAME/                   the dataset
 
 A folder is gone when the work is done, and after an error that would come again. It stays after a
-kill, Ctrl-C, a full disk and whatever the network does, and the same work goes on from there; what
+kill, Ctrl-C, a full disk and any failure of the network; the same work continues from there. What
 was not used for a week is removed by the next work.
 """
 
@@ -208,8 +208,8 @@ def local_copy(
 ) -> Iterator[Path]:
     """Yield a folder with a copy of a remote dataset; it is gone when the block ends.
 
-    It stays where the block ends by Ctrl-C, a fault of the store or a full disk; the next call goes
-    on from there. See ``fetch_folder`` for the arguments.
+    It stays where the block ends by Ctrl-C, a fault of the store or a full disk; the next call
+    continues from there. See ``fetch_folder`` for the arguments.
     """
     store = _store(source, storage_options)
     with working_folder("copy", store.uri, alone=False) as folder:
@@ -475,7 +475,7 @@ def working_folder(kind: str, *what: object, alone: bool) -> Iterator[Path]:
         if keep:
             raise DiskFullError(
                 "There is no room left on the disk for the work on a remote dataset.",
-                hint="free some, and the same goes on from here; or set DEMOREEL_STAGING",
+                hint="free some, and the same call continues from here; or set DEMOREEL_STAGING",
                 folder=folder,
             ) from error
         raise

@@ -1,4 +1,4 @@
-"""Remote stores, and one object of theirs, read by position."""
+"""Remote stores, and their objects as files that are read by position."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class RemoteStore(Store):
     """A store whose objects are read over HTTP, from links that live for a while.
 
     Args:
-        young_s: Seconds after which a link is not trusted any more.
+        young_s: Seconds for which a link is used.
 
     Attributes:
-        pins: Whether an object's etag says which state of it is read; else objects never change.
-        requests_a_file: Requests that a file costs which is read as a whole.
+        pins: Whether the etag identifies the state of an object; otherwise objects never change.
+        requests_a_file: Requests for reading a complete file.
     """
 
     pins = True
@@ -63,7 +63,6 @@ class RemoteStore(Store):
     def given(self) -> RemotePlace:
         """Its URI, with the options that the user gave."""
 
-    @abstractmethod
     def link(self, name: str, *, renew: bool) -> Link | None:
         """Return where an object is read from; None if only ``read_directly`` reads it.
 
@@ -71,9 +70,15 @@ class RemoteStore(Store):
             name: The object.
             renew: Whether the last link was refused.
         """
+        known = None if renew else self.link_at_hand(name)
+        return self._new_link(name) if known is None else known
+
+    @abstractmethod
+    def _new_link(self, name: str) -> Link | None:
+        """Return a link that was not given before; None as for ``link``."""
 
     def link_at_hand(self, name: str) -> Link | None:
-        """Return where an object is read from, if that is known without waiting for anything."""
+        """Return the cached link of an object; None if there is none."""
         found = self._links.peek(name)
         if found is None or time.monotonic() - found[0] >= self._young_s:
             return None
@@ -110,7 +115,7 @@ class RemoteFile:
     """An object, read by position. Safe for threads; pickling is for the folder that holds it.
 
     Args:
-        store: The store that it lies in.
+        store: The store that it is in.
         name: Its name there.
         uri: What to call it.
         size: Its bytes, if they are known; else the first read tells.
@@ -144,7 +149,7 @@ class RemoteFile:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin anew in a forked child: what is under way will never arrive there."""
+        """Start again in a forked child: what is under way will never arrive there."""
         self._ahead: dict[Range, Future[bytes]] = {}
         self._lock = threading.Lock()
 
@@ -163,7 +168,7 @@ class RemoteFile:
         return self._store.link(self._name, renew=renew)
 
     def link_at_hand(self) -> Link | None:
-        """Return where to read, if that is known without waiting for anything."""
+        """Return the cached link; None if there is none."""
         return self._store.link_at_hand(self._name)
 
     def moved(self, link: Link, location: str) -> Link:
@@ -219,7 +224,7 @@ class RemoteFile:
         return answer.data
 
     def _learn(self, answer: Answer) -> None:
-        """Note the object's state; of two first reads, the one that comes second must agree."""
+        """Record the object's state; if two reads are the first, both must agree."""
         etag = answer.etag if self._store.pins else None
         with self._lock:
             if self._size is None:
@@ -241,7 +246,7 @@ class RemoteFile:
         return found
 
     def read_ranges(self, ranges: Sequence[Range]) -> list[Future[bytes]]:
-        """Begin to read many ranges that lie inside the object.
+        """Begin to read many ranges that are inside the object.
 
         Ranges that are near each other are one request. One that is already under way is not asked
         for again.
@@ -277,7 +282,7 @@ class RemoteFile:
             raise
 
     def _kept_future(self, part: Range) -> Future[bytes] | None:
-        """Return what was fetched before: at once, for that is faster than to let another do it."""
+        """Return a future of cached bytes, without a thread; None if they are not cached."""
         data = self._kept(*part)
         if data is None:
             return None
@@ -292,7 +297,7 @@ class RemoteFile:
             transfer(partial(self._read_group, group))
 
     def _hear(self, group: _Group, received: Received | None) -> None:
-        """Take what has come; what is not as it should be is left to a thread that may wait."""
+        """Handle a response; a failed one is left to a thread, which may wait and retry."""
         answer = None if received is None else received.answer
         trouble = None if received is None else received.trouble
         try:
@@ -310,7 +315,7 @@ class RemoteFile:
             self._fail(group, error)
 
     def _read_group(self, group: _Group, trouble: Exception | None = None) -> None:
-        """Fetch ranges that lie together."""
+        """Fetch ranges that are one request."""
         try:
             data = self._fetch(group.first, group.length, trouble)
             if len(data) < group.length:
@@ -374,7 +379,7 @@ class RemoteSlice:
         return self._whole.read(self._begin + offset, min(length, self.size - offset))
 
     def read_ranges(self, ranges: Sequence[Range]) -> list[Future[bytes]]:
-        """Begin to read many ranges that lie inside the part."""
+        """Begin to read many ranges that are inside the part."""
         inside = [(self._begin + offset, length) for offset, length in ranges]
         return self._whole.read_ranges(inside)
 
@@ -391,7 +396,7 @@ class _Group:
 def _merged(ranges: Sequence[Range]) -> list[list[Range]]:
     """Group ranges that one request should bring: near each other, and not too many bytes.
 
-    What lies between them is fetched for nothing, and stays a small part of the whole.
+    What is between them is fetched for nothing, and stays a small part of the whole.
     """
     groups: list[list[Range]] = []
     end = wanted = wasted = 0

@@ -1,10 +1,10 @@
-"""A dataset's folder that is remote: its metadata copied here, all else read where it lies.
+"""A remote dataset's folder: metadata are copied to this machine, other data is read in place.
 
 Metadata are small, and every reader wants all of them; so they are copied, once for each state of
 the dataset, into the user's cache, and read like those of any other dataset. The copy's name is
 made from the listing that it was copied by: a dataset that changes gets another one.
 
-Where they are many files, those about episodes and older versions are left where they lie, and
+Where they are many files, those about episodes and older versions are left where they are, and
 fetched when they are wanted first (``RemoteFolder.fetch``): opening costs the same for all.
 """
 
@@ -80,7 +80,7 @@ class RemoteFolder(DatasetFolder):
     """A dataset's folder in a store. Holds no handle: pickling moves names.
 
     Args:
-        store: Where it lies.
+        store: Where it is.
         local: The copy of its metadata.
         cache: Folder and bytes of the cache of ranges; None keeps them in memory alone.
     """
@@ -102,14 +102,14 @@ class RemoteFolder(DatasetFolder):
     def __setstate__(self, state: dict[str, Any]) -> None:
         RemoteFolder.__init__(self, state["store"], state["local"], state["cache"])
 
-    @property
+    @cached_property
     def uri(self) -> str:
         """What to call it."""
         return self.store.uri
 
     @property
     def tables(self) -> RemotePlace:
-        """Where Lance finds the tables that lie in it."""
+        """Where Lance finds the tables that are in it."""
         return self.store.place
 
     @property
@@ -234,7 +234,7 @@ def open_folder(
     fetched again.
 
     Args:
-        store: Where it lies.
+        store: Where it is.
         cache_dir: Where ranges are kept on disk; None keeps them in memory alone.
         cache_size: How much may be kept there.
         with_versions: Whether the metadata of older versions are wanted, too.
@@ -367,7 +367,7 @@ class MetadataCopy:
     """A copy of a dataset's metadata, of one state.
 
     Attributes:
-        store: Where the dataset lies.
+        store: Where the dataset is.
         metadata: What is copied.
         waiting: What is copied later.
         rest: What else was listed.

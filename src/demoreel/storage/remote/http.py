@@ -1,4 +1,4 @@
-"""The plainest HTTP there is: GETs over connections that stay open, answers of known length.
+"""A minimal HTTP client: GET requests over persistent connections, responses of known length.
 
 Reading at random makes hundreds of small requests a second, on the cores that also decode. General
 clients take half a millisecond of them for each; this takes a tenth of that. What is not plain (a
@@ -260,7 +260,7 @@ class ResponseParser:
             self._parts, data = [], data[end + 4 :]
         self._left -= len(data)
         if self._left < 0:
-            raise ConnectionError("the server sends more than it said")
+            raise ConnectionError("the server sends more than it announced")
         self._parts.append(data)
         self.room = min(self._left, _LARGEST_READ)
         return None if self._left else Reply(self._status, self._head, b"".join(self._parts))
@@ -307,7 +307,7 @@ class _Idle:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin anew in a forked child: two readers of one connection mix up its answers."""
+        """Start again in a forked child: two readers of one connection mix up its answers."""
         self._lock = threading.Lock()
         self._idle: dict[Address, list[Connection]] = {}
 
@@ -362,7 +362,7 @@ class EventLoop:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin anew in a forked child: its answers come to its parent."""
+        """Start again in a forked child: its answers come to its parent."""
         self._poll = None
         self._lock = threading.Lock()
         self._under_way: dict[int, _Exchange] = {}

@@ -1,4 +1,4 @@
-"""Files on the Hub, read where they lie: a dataset's repository at one commit, or a bucket.
+"""Files on the Hub, read in place: a dataset's repository at one commit, or a bucket.
 
 A repository is read at a commit, whose files never change. The Hub hands out an address for each
 file, of a server that knows ranges; it is asked for once, and again when it has run out.
@@ -312,11 +312,8 @@ class HubStore(RemoteStore):
                 raise
             return []
 
-    def link(self, name: str, *, renew: bool) -> Link:
-        """Return where a file is read from: the Hub, until it has named another server."""
-        known = None if renew else self.link_at_hand(name)
-        if known is not None:
-            return known
+    def _new_link(self, name: str) -> Link:
+        """Return a link to the Hub, which names another server when it is asked."""
         if is_offline():
             raise HubUnreachableError(
                 "HF_HUB_OFFLINE is set, so the Hub is not asked.",

@@ -1,4 +1,4 @@
-"""A folder in an object store: what lies there, and links to read it.
+"""Object stores: lists objects, and signs links to read them.
 
 obstore speaks to S3, Google and Azure, and finds their credentials: in the environment, in a
 machine's role, in ``GOOGLE_APPLICATION_CREDENTIALS``. It runs on threads of its own, so calls are
@@ -385,13 +385,10 @@ class ObjectStore(RemoteStore):
         found: tuple[Sequence[FileInfo], bool] = self._ask("files", under, most_pages)
         return found
 
-    def link(self, name: str, *, renew: bool) -> Link | None:
-        """Return where an object is read from; None if these credentials cannot sign a link."""
+    def _new_link(self, name: str) -> Link | None:
+        """Return a signed link; None if these credentials cannot sign one."""
         if not self._signs:
             return None
-        known = None if renew else self.link_at_hand(name)
-        if known is not None:
-            return known
         try:
             url = ask("sign", self._place, name, _LINK_LIVES_S)
         except StoreFailure as failure:

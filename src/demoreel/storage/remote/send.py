@@ -1,4 +1,4 @@
-"""A dataset made on this machine, sent to an object store: ``meta/info.json`` last, and alone.
+"""Uploads a dataset to an object store, ``meta/info.json`` last.
 
 A dataset is found by its ``meta/info.json``. While it is not there nothing is; when it
 is, all else has been compared with what was made here. What is to be replaced loses its own first,
@@ -96,7 +96,7 @@ def refuse_remote_overlap(source: object, target: object) -> None:
         one, other = (f"{str(place).rstrip('/')}/" for place in (source, target))
         if one.startswith(other) or other.startswith(one):
             raise ArgumentError(
-                "Source and target are the same place, or one lies in the other.",
+                "Source and target are the same place, or one is inside the other.",
                 hint="choose another place",
                 uri=target,
             )
@@ -296,7 +296,7 @@ class RemoteTarget:
         file.md5  # noqa: B018  # computed here, beside others, and kept
 
     def _compare(self, files: Mapping[str, _SentFile], there: Mapping[str, FileInfo]) -> None:
-        """Refuse to go on where the store does not hold what was sent, or holds more."""
+        """Refuse to continue where the store does not hold what was sent, or holds more."""
         extra = there.keys() - files.keys()
         if extra:
             raise StoreError(

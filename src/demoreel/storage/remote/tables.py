@@ -1,4 +1,4 @@
-"""Tables of a remote dataset: by ranges that are fetched ahead, and as files that Arrow scans."""
+"""Tables of a remote dataset: ranges that are fetched ahead, and files that Arrow scans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from demoreel.storage.remote.files import RemoteFile
 from demoreel.storage.store import Range, ReadsNow, Seekable, StoredFile
 
 _TAIL = 1 << 16  # enough for most footers
-_NEAR = 1 << 18  # unwanted columns of a row group lie between the wanted ones
+_NEAR = 1 << 18  # unwanted columns of a row group are between the wanted ones
 _MAGIC = b"PAR1"
 
 
@@ -52,7 +52,7 @@ class FetchedParquet(Parquet):
     def begin(self, groups: Sequence[int], columns: Sequence[str]) -> Callable[[], Parquet]:
         """Begin to fetch columns of some row groups; return what gives the file to read them from.
 
-        Cost: a request for what lies together, all side by side. What is returned raises a
+        Cost: a request for columns that are together, all in parallel. What is returned raises a
         ``StoreError`` where they cannot be had.
         """
         parts = [part for group in groups for part in self._ranges(group, columns)]
@@ -81,7 +81,7 @@ class FetchedParquet(Parquet):
                 chunk = described.column(number)
                 begin, length = first_page(chunk), chunk.total_compressed_size
                 if begin < 0 or not 0 <= length <= self._stored.size - begin:
-                    raise pa.ArrowInvalid("a column lies outside the file")
+                    raise pa.ArrowInvalid("a column is outside the file")
                 found.append((begin, length))
         return found
 

@@ -1,4 +1,4 @@
-"""Ranges of objects over HTTP: tried again where that helps, checked before they are used.
+"""Reads ranges of objects over HTTP: retries failures, and checks responses before use.
 
 Whatever goes wrong on the way (a busy server, a cut connection, a body that is too short, an object
 that is another one by now), the bytes that come out are the bytes that were asked for, or there is
@@ -459,7 +459,7 @@ class _Pools:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin anew in a forked child."""
+        """Start again in a forked child."""
         # A connection that two processes read from mixes up their answers.
         self.lock = threading.Lock()
         self.by_proxy: dict[str | None, Any] = {}
