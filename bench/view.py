@@ -125,7 +125,6 @@ def local(browser: Browser, root: Path, scratch: Path) -> dict[str, Any]:
         )
         page.evaluate("() => document.getElementById('main').demoreel.ready")
         found["scrub_all_cameras"] = viewer.trial("scrub", {"steps": 200})
-        page.keyboard.press("v")
         found["ways"] = sorted(set(page.locator(".way").all_text_contents()))
         found["play_all_cameras"] = viewer.trial("play", {"seconds": 4, "fps": 30})
         viewer.back()
