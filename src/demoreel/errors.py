@@ -54,6 +54,7 @@ _NAMED_SECRET = re.compile(
 )
 _OPTION = re.compile(r" \(--[a-z][^)]*\)")
 _HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
+_IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\n")
 
 
 class DemoreelError(Exception):
@@ -75,7 +76,8 @@ class DemoreelError(Exception):
         super().__init__(self._message())
 
     def _message(self) -> str:
-        lines = [self.what]
+        # A DataLoader raises a worker's error anew, with its traceback as the only argument.
+        lines = self.what.split("\n") if _IN_WORKER.match(self.what) else [self.what]
         lines += [f"  {name}: {value}" for name, value in self.where.items()]
         if self.hint:
             # "overwrite=True (--overwrite)": the command shows the option, and not the argument.

@@ -40,6 +40,13 @@ def test_json(run, config):
     assert facts["problems"] == []
 
 
+def test_an_epoch_of_other_length(run, config):
+    config.write_text(config.read_text() + "samples_per_epoch: 8\n")
+    facts = json.loads(run("mix", config, "--json").stdout)
+    assert facts["epoch_samples"] == 8
+    assert [part["epochs"] for part in facts["parts"]] == [6 / 15, 2 / 9]
+
+
 def test_a_part_that_does_not_open_or_read(run, config):
     video = next((config.parent / "two").rglob("*.mp4"))
     video.unlink()

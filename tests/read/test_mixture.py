@@ -339,6 +339,29 @@ class TestStatistics:
         )
         assert found.merged[FRONT]["mean"].shape == (3, 1, 1)
 
+    def test_of_frames_whose_levels_were_counted(self, worlds, tmp_path):
+        """As numpy has them over all images, each as often as it is sampled; quantiles too."""
+        roots = [shutil.copytree(worlds / n, tmp_path / n) for n in ("kitchen", "old")]
+        for root in roots:
+            demoreel.recompute_stats(root)
+        parts = [Part(roots[0], probability=0.25, episodes=[1]), Part(roots[1], probability=0.75)]
+        found = mixture_stats(MixtureReader(parts))
+        assert found.approximate == []
+        images = [demoreel.open(root, episodes=part.episodes) for root, part in
+                  zip(roots, parts, strict=True)]  # fmt: skip
+        levels = [own.batch(range(len(own)))[FRONT].swapaxes(0, 1) / 255 for own in images]
+        # 9 frames and 13: 13 copies of each frame of the one, 27 of the other.
+        drawn = np.concatenate(
+            [np.tile(one.reshape(3, -1), n) for one, n in zip(levels, (13, 27), strict=True)], 1
+        )
+        kinds = {kind: value.reshape(-1) for kind, value in found.merged[FRONT].items()}
+        np.testing.assert_allclose(kinds["mean"], drawn.mean(1), rtol=1e-6)
+        np.testing.assert_allclose(kinds["std"], drawn.std(1), rtol=1e-6)
+        for name, share in (("min", 0), ("q01", 0.01), ("q50", 0.5), ("q90", 0.9), ("max", 1)):
+            np.testing.assert_allclose(kinds[name], np.quantile(drawn, share, axis=1), atol=1e-6)
+        scaled = mixture_stats(MixtureReader(parts, image_size=(16, 24)))
+        assert scaled.approximate == [FRONT]
+
 
 class TestFiles:
     def test_yaml_and_json_say_the_same(self, worlds, tmp_path):

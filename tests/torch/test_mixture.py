@@ -6,6 +6,7 @@ import itertools
 import os
 import pickle
 import random
+import shutil
 import subprocess
 import sys
 
@@ -14,11 +15,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from demoreel.errors import ArgumentError, OutOfRangeError
+from demoreel.errors import ArgumentError, OutOfRangeError, VideoError
 from demoreel.testing import make_dataset
 from demoreel.torch import LeRobotDataset, Mixture, Part
+from support.hub_server import HubServer
 
-from ..conftest import assert_same
+from ..conftest import LAYOUTS, assert_same
 
 CAMERA = "observation.images.cam0"
 SIZES = (41, 25, 13)
@@ -211,21 +213,47 @@ def test_the_table(roots):
     assert "one" in text
     assert "0.5" in text
     assert "an epoch is 79 samples" in text
+    mixture = Mixture(parts(roots), samples_per_epoch=50)
+    assert "an epoch is 50 samples" in str(mixture)
+    assert str(mixture).splitlines()[2].split()[3] == f"{25 / 41:.4g}"
+    assert len(mixture) == 50
 
 
-def test_a_part_in_a_store(roots, proxy, s3):
-    uri = s3.upload(roots[1], f"mixture/{os.getpid()}")
-    mixture = Mixture([roots[0], Part(uri, name="two")], weights="equal")
-    local = Mixture([roots[0], roots[1]], weights="equal")
-    far, near = (next(iter(DataLoader(m, batch_size=12))) for m in (mixture, local))
-    assert far.keys() == near.keys()
-    for key in near:
-        same = (
-            torch.equal(far[key], near[key])
-            if torch.is_tensor(near[key])
-            else far[key] == near[key]
-        )
-        assert same, key
+def test_parts_of_every_layout_in_every_place(local_datasets, uploaded, tmp_path, monkeypatch):
+    """Local folders, a store and the Hub in one batch; the samples of each are its own."""
+    folders = [local_datasets(layout) for layout in LAYOUTS]
+    with HubServer(tmp_path / "hub") as hub:
+        for name, value in hub.environment.items():
+            monkeypatch.setenv(name, value)
+        hub.seed("me/task", local_datasets("v3.0"), tag="v3.0")
+        remote = {uploaded("v3.0"): 2, uploaded("lance-video"): 3, "hf://datasets/me/task": 2}
+        mixture = Mixture([*folders, *remote], weights="equal", return_uint8=True)
+        own = [LeRobotDataset("me/x", folder, return_uint8=True) for folder in folders]
+        own += [own[number] for number in remote.values()]
+        size = 3 * len(own)
+        loader = DataLoader(mixture, batch_size=size, num_workers=1)
+        batch = next(iter(loader))
+        assert np.bincount(batch["dataset_index"]).tolist() == [3] * len(own)
+        for place, (part, frame) in enumerate(zip(*mixture.order(range(size)), strict=True)):
+            item = own[part][int(frame)]
+            item.pop("task_index")  # of the mixture's tasks
+            assert_same({key: batch[key][place] for key in item}, item)
+            assert mixture.tasks[int(batch["task_index"][place])] == item["task"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sample_that_fails_says_which(roots, tmp_path, workers):
+    """Also from a worker, whose error torch raises anew from its text alone."""
+    broken = shutil.copytree(roots[1], tmp_path / "broken")
+    mixture = Mixture([roots[0], broken], weights="equal")
+    (video,) = broken.rglob("*.mp4")
+    video.write_bytes(video.read_bytes()[:500])
+    with pytest.raises(VideoError) as caught:
+        list(DataLoader(mixture, batch_size=8, num_workers=workers))
+    lines = str(caught.value).splitlines()
+    assert f"  dataset: {broken}" in lines
+    assert [line.split(":")[0] for line in lines].count("  episode") == 1
+    assert [line.split(":")[0] for line in lines].count("  frame") == 1
 
 
 def test_from_a_file(roots, tmp_path):

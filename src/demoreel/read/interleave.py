@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from demoreel.errors import ArgumentError
-from demoreel.read.order import FrameOrder
+from demoreel.read.order import FrameOrder, frames_of_orders
 from demoreel.read.part import Part
 
 Weights = Literal["length", "sqrt", "equal"] | Sequence[float]
@@ -220,11 +220,12 @@ class MixtureOrder:
         since = drawn - np.array(self.begin.drawn)[parts]
         walked = np.array(self.begin.taken)[parts] + since * self._world_size + self._rank
         epochs, places = np.divmod(walked, self.sizes[parts])
-        samples = np.empty(len(steps), np.int64)
-        for part, epoch in sorted(set(zip(parts.tolist(), epochs.tolist(), strict=True))):
-            chosen = (parts == part) & (epochs == epoch)
-            samples[chosen] = self._walk(part, epoch).at(places[chosen])
-        return parts, samples
+        walks = list(zip(parts.tolist(), epochs.tolist(), strict=True))
+        numbers = {walk: number for number, walk in enumerate(dict.fromkeys(walks))}
+        which = np.array([numbers[walk] for walk in walks], np.intp)
+        if not numbers:
+            return parts, places
+        return parts, frames_of_orders([self._walk(*walk) for walk in numbers], which, places)
 
     def position(self, step: int) -> MixturePosition:
         """Return where all ranks stand when each of them has been given so many samples."""

@@ -1,21 +1,22 @@
 """Several datasets as one: what their features have in common, and batches of all of them.
 
 Parts are made to agree before anything is read: what cannot be is an error that names both
-datasets. A batch is planned by every part for itself and decoded in one go, each image into its
-place.
+datasets. A batch is planned by every part for itself, and decoded in one go, each image into
+its place.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from demoreel.errors import ArgumentError, DemoreelError, UnknownKeyError, count, nearest
+from demoreel.media.decode import Decoder, Job
 from demoreel.media.settings import exact_rate
 from demoreel.model import Feature, Tasks
 from demoreel.model.depth import DepthUnit
@@ -72,6 +73,7 @@ class MixtureReader:
         missing: What becomes of a feature that some parts lack.
         image_size: (height, width) to scale images to.
         depth_unit: Unit of depth images.
+        samples_per_epoch: Samples of an epoch; None is what the weights say.
         decode_threads: How many decode.
     """
 
@@ -88,8 +90,11 @@ class MixtureReader:
         missing: Missing = "mask",
         image_size: Size | None = None,
         depth_unit: DepthUnit = "mm",
+        samples_per_epoch: int | None = None,
         decode_threads: int | None = None,
     ) -> None:
+        if samples_per_epoch is not None and samples_per_epoch < 1:
+            raise ArgumentError(f"samples_per_epoch must be positive, not {samples_per_epoch}.")
         if missing not in get_args(Missing):
             raise ArgumentError(f"missing must be one of {', '.join(get_args(Missing))}.")
         listed = [one if isinstance(one, Part) else Part(one) for one in parts]
@@ -109,7 +114,8 @@ class MixtureReader:
         _name_apart(self.parts)
         self.missing = missing
         self.image_size = image_size
-        self.weights, self.epoch_samples = weights_of(listed, self.sizes, weights, temperature)
+        self.weights, own = weights_of(listed, self.sizes, weights, temperature)
+        self.epoch_samples = samples_per_epoch or own
         self.depth_unit = depth_unit
         self.notes: list[str] = []
         self.dropped: dict[str, tuple[int, ...]] = {}
@@ -312,21 +318,27 @@ class MixtureReader:
         # For a device, every part has images of its own: they become one array there.
         images = {} if decoder else self._room_for_images(len(samples), allocate)
 
+        def begin(part: OpenPart, places: np.ndarray) -> Begun:
+            into = allocate if decoder else self._into(part, places, images)
+            return part.begin(samples[places], into, decoder)
+
         def read() -> list[Batch]:
-            begun = [
-                part.begin(
-                    samples[places],
-                    allocate if decoder else self._into(part, places, images),
-                    decoder,
-                )
+            # Requests of all remote parts first; local ones are planned while the CPU decodes.
+            begun = {
+                part.number: begin(part, places)
                 for part, places in groups
-            ]
-            pool = groups[0][0].dataset.decode_pool
-            pool.run(
-                itertools.chain.from_iterable(one.jobs for one in begun),
-                meanwhile=lambda: _all_meanwhile(begun),
-            )
-            return [one.finish() for one in begun]
+                if decoder or part.dataset.reader.is_remote
+            }
+
+            def jobs() -> Iterator[Job]:
+                for part, places in groups:
+                    if part.number not in begun:
+                        begun[part.number] = begin(part, places)
+                    yield from begun[part.number].jobs
+                    yield partial(_read_rows, begun[part.number])
+
+            groups[0][0].dataset.decode_pool.run(jobs())
+            return [begun[part.number].finish() for part, _ in groups]
 
         following: Callable[[], list[Batch]] = read
         for part, _ in groups:  # each of them may find its files moved, and read again
@@ -617,9 +629,8 @@ def _followed(part: OpenPart, read: Callable[[], list[Batch]]) -> Callable[[], l
     return lambda: part.dataset.following(read)
 
 
-def _all_meanwhile(begun: Iterable[Begun]) -> None:
-    for one in begun:
-        one.meanwhile()
+def _read_rows(begun: Begun, _: Decoder) -> None:
+    begun.meanwhile()
 
 
 def _kind(feature: Feature) -> str:

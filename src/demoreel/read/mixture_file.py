@@ -68,7 +68,7 @@ def mixture_arguments(path: str | os.PathLike[str]) -> dict[str, Any]:
 def reader_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of a file's arguments that ``MixtureReader`` has, under its names."""
     names = {"delta_timestamps": "windows", "depth_output_unit": "depth_unit"}
-    others = ("seed", "shuffle", "return_uint8", "samples_per_epoch")
+    others = ("seed", "shuffle", "return_uint8")
     of_a_gpu = ("decode_device", "gpu_memory_mb")  # of a machine that trains; not needed to look
     left_out = (*others, *of_a_gpu)
     return {names.get(key, key): v for key, v in arguments.items() if key not in left_out}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,17 +45,35 @@ class FrameOrder:
         Args:
             places: Whole numbers from 0 to ``frames``, the end not included.
         """
-        if not self.shuffle or self.frames < 2:
-            return places.astype(np.int64)
-        keys = _round_keys(self.seed, self.epoch)
-        numbers = places.astype(np.uint64)
-        wide = np.ones(len(numbers), np.bool_)
-        # The permutation is one of a rectangle with a few places too many. Who lands there goes on
-        # until he is back among the frames: the walk follows a cycle, so no two meet.
-        while wide.any():
-            numbers[wide] = _permuted(numbers[wide], self.frames, keys)
-            wide = numbers >= np.uint64(self.frames)
-        return numbers.astype(np.int64)
+        return frames_of_orders([self], np.zeros(len(places), np.intp), places)
+
+
+def frames_of_orders(
+    orders: Sequence[FrameOrder], which: np.ndarray, places: np.ndarray
+) -> np.ndarray:
+    """Return what ``at`` does, of several orders at a time.
+
+    Cost: some 10 µs for each order, and 0.1 ms for all of them.
+
+    Args:
+        orders: The orders.
+        which: The order of each place, by its number in ``orders``.
+        places: The places.
+    """
+    numbers = places.astype(np.uint64)
+    mixed = np.array([order.shuffle and order.frames > 1 for order in orders], np.bool_)
+    frames = np.array([order.frames for order in orders], np.uint64)
+    rows = np.array([math.isqrt(max(0, order.frames - 1)) + 1 for order in orders], np.uint64)
+    columns = (frames + rows - np.uint64(1)) // rows
+    keys = np.stack([_round_keys(order.seed, order.epoch) for order in orders], axis=1)
+    wide = np.flatnonzero(mixed[which])
+    # The permutation is one of a rectangle with a few places too many. A number that lands there
+    # goes on until it is back among the frames: the walk follows a cycle, so no two meet.
+    while len(wide):
+        own = which[wide]
+        numbers[wide] = _permuted(numbers[wide], rows[own], columns[own], keys[:, own])
+        wide = wide[numbers[wide] >= frames[own]]
+    return numbers.astype(np.int64)
 
 
 def _round_keys(seed: int, epoch: int) -> np.ndarray:
@@ -62,30 +81,30 @@ def _round_keys(seed: int, epoch: int) -> np.ndarray:
     return np.frombuffer(hashlib.shake_256(text.encode()).digest(8 * _ROUNDS), "<u8")
 
 
-def _permuted(numbers: np.ndarray, frames: int, keys: np.ndarray) -> np.ndarray:
+def _permuted(
+    numbers: np.ndarray, rows: np.ndarray, columns: np.ndarray, keys: np.ndarray
+) -> np.ndarray:
     """Permute the smallest near-square rectangle that holds all frames: a Feistel network.
 
     A number is a row and a column. In turns, one of them is moved by an amount that follows from
     the other; each such move can be undone, so the whole is a permutation.
     """
-    rows = math.isqrt(frames - 1) + 1
-    columns = -(-frames // rows)
-    row, column = np.divmod(numbers, np.uint64(columns))
+    row, column = np.divmod(numbers, columns)
     for turn, key in enumerate(keys):
         if turn % 2:
-            column = (column + _amount(row, key, columns)) % np.uint64(columns)
+            column = (column + _amount(row, key, columns)) % columns
         else:
-            row = (row + _amount(column, key, rows)) % np.uint64(rows)
-    return np.asarray(row * np.uint64(columns) + column)
+            row = (row + _amount(column, key, rows)) % rows
+    return np.asarray(row * columns + column)
 
 
-def _amount(numbers: np.ndarray, key: np.uint64, below: int) -> np.ndarray:
+def _amount(numbers: np.ndarray, key: np.ndarray, below: np.ndarray) -> np.ndarray:
     """Return a pseudo-random amount for each number: the finaliser of SplitMix64, keyed."""
     mixed = numbers + key
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
-    return np.asarray(((mixed >> np.uint64(32)) * np.uint64(below)) >> np.uint64(32))
+    return np.asarray(((mixed >> np.uint64(32)) * below) >> np.uint64(32))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Those of numbers are exact, quantiles too: every value counts as often as it is sampled. Values that
 only fill a feature up (a part that lacks it, padded dimensions) do not count. Those of frames are
-exact where the levels of all chosen frames were counted; others follow from the episodes'.
+exact where the levels of all chosen frames were counted; others follow from the episodes'. Frames
+count in the size that they are stored in.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class MixtureStats:
         merged: Of all samples, as often as they are drawn.
         parts: Of each part.
         by_key: Of the parts of each normalisation key, as often as they are drawn.
-        approximate: Cameras whose levels were not all counted: their quantiles are averages.
+        approximate: Cameras whose levels were not all counted, so that their quantiles are
+            averages, or whose images are scaled (``image_size``).
     """
 
     merged: Stats
@@ -87,7 +89,10 @@ def mixture_stats(mixture: MixtureReader) -> MixtureStats:
                     stats[key] = _merged_frames(
                         [every[n] for n in own], [mixture.weights[n] for n in own], known.feature
                     )
-            if any(one.levels is None for one in every.values()):
+            stored = {parts[n].features[key].image_shape[:2] for n in every}
+            size = mixture.image_size
+            is_scaled = size is not None and bool(stored - {tuple(size)})
+            if is_scaled or any(one.levels is None for one in every.values()):
                 approximate.append(key)
         elif known.dtype is not None:
             columns = {p.number: _numbers(mixture, p, key) for p in parts if key in p.features}

@@ -125,11 +125,9 @@ class Mixture(torch.utils.data.Dataset[dict[str, Any]]):
             missing=missing,
             image_size=image_size,
             depth_unit=depth_output_unit,
+            samples_per_epoch=samples_per_epoch,
             decode_threads=decode_threads,
         )
-        if samples_per_epoch is not None and samples_per_epoch < 1:
-            raise ArgumentError(f"samples_per_epoch must be positive, not {samples_per_epoch}.")
-        self._epoch_samples = samples_per_epoch or self.reader.epoch_samples
         none = (0,) * len(self.reader.parts)
         self._stand = _Stand(seed, MixturePosition(0, none, none))
         self._token = uuid.uuid4().hex  # a worker's copy has it too
@@ -193,7 +191,7 @@ class Mixture(torch.utils.data.Dataset[dict[str, Any]]):
         """
         parts = zip(self.reader.sizes, self.reader.weights, strict=True)
         total = sum(self.reader.weights)
-        self._epoch_samples = max(-(-size * total // weight) for size, weight in parts if weight)
+        self.reader.epoch_samples = max(-(-n * total // weight) for n, weight in parts if weight)
         self.__dict__.pop("meta", None)
         return self
 
@@ -365,7 +363,7 @@ class Mixture(torch.utils.data.Dataset[dict[str, Any]]):
             read[0].handed_out = read[1]
 
     def _length(self) -> int:
-        return max(1, self._epoch_samples // self.world_size)
+        return max(1, self.reader.epoch_samples // self.world_size)
 
     def _is_at_home(self) -> bool:
         """Whether this is not a worker's copy."""
@@ -452,7 +450,7 @@ class Mixture(torch.utils.data.Dataset[dict[str, Any]]):
     @property
     def num_frames(self) -> int:
         """Samples of an epoch, all ranks together."""
-        return self._epoch_samples
+        return self.reader.epoch_samples
 
     @property
     def num_episodes(self) -> int:
@@ -479,7 +477,7 @@ class Mixture(torch.utils.data.Dataset[dict[str, Any]]):
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(parts={len(self.reader.parts)}, "
-            f"num_frames={self._epoch_samples}, seed={self.seed}, rank={self.rank} of "
+            f"num_frames={self.num_frames}, seed={self.seed}, rank={self.rank} of "
             f"{self.world_size})"
         )
 
