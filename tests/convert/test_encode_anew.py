@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+
 import numpy as np
 import pytest
 
@@ -77,6 +80,27 @@ def test_one_camera_alone(root, tmp_path):
     assert made.features[CAMERA].info["video.codec"] == "h264"  # as it had
     assert made.features[STILL] == source.features[STILL]
     assert np.array_equal(made[7][STILL], source[7][STILL])
+
+
+@pytest.mark.parametrize("layout", ["v2.1", "lance-video"])
+def test_clips_are_encoded_side_by_side(root, tmp_path, monkeypatch, layout):
+    """Also those of several videos: v2.1 has one for each episode."""
+    from demoreel.edit import videos
+
+    encode, together, calls = videos.encode_take, threading.Barrier(2), itertools.count()
+
+    def waiting(*args, **options):
+        if next(calls) < 2:
+            together.wait(60)  # fails where they are encoded one after the other
+        return encode(*args, **options)
+
+    monkeypatch.setattr(videos, "encode_take", waiting)
+    options = {"to": layout, "codec": "h264", "cameras": [CAMERA], "jobs": 2}
+    demoreel.convert(root, tmp_path / "out", **options)
+    assert len(demoreel.open(tmp_path / "out")) == sum(LENGTHS)
+    demoreel.convert(root, tmp_path / "one", **options | {"jobs": 1})
+    mine, theirs = (demoreel.open(tmp_path / n).batch(range(sum(LENGTHS))) for n in ("out", "one"))
+    assert np.array_equal(mine[CAMERA], theirs[CAMERA])
 
 
 def test_a_killed_conversion_goes_on(root, tmp_path, monkeypatch):

@@ -247,19 +247,19 @@ def write_lance_videos(job: VideoJob, tables: LanceSchema) -> dict[str, Any]:
     blobs = lance_write.BlobPart(table, BYTES_COLUMN, check=check)
     try:
         filed = []
-        for name, video in job.videos:
-            if video.whole is not None:
-                whole = whole_video(job, video)
-                blobs.add(whole.file)
-                filed.append(FiledVideo(video.camera, video.chunk, video.file, whole))
-                continue
-            with packets_of(video, job.sources, job.keys, folder) as (runs, description):
-                audio = heard_in(video, job)
-                mp4 = SplicedVideo(runs, description=description, fps=video.fps, audio=audio)
-                refuse_other_length(video, mp4.frames)
-                blobs.add(mp4)
-                indexed = index_video(mp4, name)
-                filed.append(FiledVideo(video.camera, video.chunk, video.file, indexed))
+        with closing(packets_of(job)) as packets:
+            for name, video in job.videos:
+                if video.whole is not None:
+                    made = whole_video(job, video)
+                    blobs.add(made.file)
+                else:
+                    runs, description = next(packets)
+                    audio = heard_in(video, job)
+                    mp4 = SplicedVideo(runs, description=description, fps=video.fps, audio=audio)
+                    refuse_other_length(video, mp4.frames)
+                    blobs.add(mp4)
+                    made = index_video(mp4, name)
+                filed.append(FiledVideo(video.camera, video.chunk, video.file, made))
         fragments = blobs.finish(tables.video_rows(filed))
     except BaseException:
         blobs.abandon()

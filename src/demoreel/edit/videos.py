@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,7 +57,7 @@ class VideoJob:
         keys: The camera's key in each of them; None where it has none.
         videos: What they are made of, and where each goes, relative to the dataset.
         compare: Whether what is copied whole is compared with its source.
-        threads: How many clips of a video are encoded at a time.
+        threads: How many clips are encoded at a time.
     """
 
     folder: str
@@ -73,19 +75,21 @@ def write_videos(job: VideoJob) -> dict[str, Any]:
     until its video is whole.
     """
     dataset = Path(job.folder) / "dataset"
-    for name, video in job.videos:
-        write_whole(dataset / name, partial(_write, job, video))
+    with closing(packets_of(job)) as packets:
+        for name, video in job.videos:
+            if video.whole is not None:
+                write_whole(dataset / name, partial(_copy, job, video))
+            else:
+                runs, description = next(packets)
+                write_whole(dataset / name, partial(_write, job, video, runs, description))
     return {"files": {f"dataset/{name}": os.path.getsize(dataset / name) for name, _ in job.videos}}
 
 
-def _write(job: VideoJob, video: VideoOut, path: Path) -> None:
-    if video.whole is not None:
-        _copy(job, video, path)
-        return
-    scratch = Path(job.folder)
-    with packets_of(video, job.sources, job.keys, scratch, job.threads) as (runs, description):
-        audio = heard_in(video, job)
-        frames = write_packets(path, runs, description=description, fps=video.fps, audio=audio)
+def _write(
+    job: VideoJob, video: VideoOut, runs: list[PacketRun], description: Description, path: Path
+) -> None:
+    audio = heard_in(video, job)
+    frames = write_packets(path, runs, description=description, fps=video.fps, audio=audio)
     refuse_other_length(video, frames)
 
 
@@ -131,78 +135,85 @@ def refuse_other_length(video: VideoOut, frames: int) -> None:
         )
 
 
-@contextmanager
-def packets_of(
-    video: VideoOut,
-    sources: Sequence[Source],
-    keys: Sequence[str | None],
-    scratch: Path,
-    threads: int = 1,
-) -> Iterator[tuple[list[PacketRun], Description]]:
-    """Yield the packets that make a video, and their description.
+def packets_of(job: VideoJob) -> Generator[tuple[list[PacketRun], Description], None, None]:
+    """Yield the packets that make each video, and their description; not of those that stay whole.
 
-    Args:
-        video: The video.
-        sources: The cut list's sources.
-        keys: The camera's key in each of them; None where it has none.
-        scratch: A folder on the disk that is written to; what is encoded lies there until the end.
-        threads: How many clips are encoded at a time.
+    Clips are encoded by threads, those of the next videos while one is written. They lie in the
+    staging folder until the next video is asked for.
     """
-    if video.is_copied:
-        assert video.description is not None
-        yield _copied(video, sources, keys), video.description
+    videos = [video for _, video in job.videos if video.whole is None]
+    if all(video.is_copied for video in videos):
+        for video in videos:
+            assert video.description is not None
+            yield _copied(video, job), video.description
         return
     with (
-        tempfile.TemporaryDirectory(dir=scratch, prefix=".encoding-") as folder,
-        ThreadPoolExecutor(threads, "demoreel-encode") as pool,
+        tempfile.TemporaryDirectory(dir=job.folder, prefix=".encoding-") as scratch,
+        ThreadPoolExecutor(job.threads, "demoreel-encode") as pool,
     ):
+        begun: deque[_Clips] = deque()
+        following = enumerate(videos)
         try:
-            yield _made(video, sources, keys, Path(folder), pool)
+            for number, video in enumerate(videos):
+                while not begun or _undone(begun) < 2 * job.threads:
+                    place, later = next(following, (0, None))
+                    if later is None:
+                        break
+                    begun.append(_begun(later, job, Path(scratch) / str(place), pool))
+                yield _made(video, job, Path(scratch) / str(number), begun.popleft())
+                shutil.rmtree(Path(scratch) / str(number))
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _copied(
-    video: VideoOut, sources: Sequence[Source], keys: Sequence[str | None]
-) -> list[PacketRun]:
-    return [
-        run_of(piece, open_source(sources[piece.source]), str(keys[piece.source]))
-        for piece in video.runs
-        if isinstance(piece, CopiedRun)
-    ]
+_Clips = dict[int, "Future[PacketRun]"]
+"""The clips of a video that are encoded, by their places in it."""
 
 
-def _made(
-    video: VideoOut,
-    sources: Sequence[Source],
-    keys: Sequence[str | None],
-    folder: Path,
-    pool: Executor,
-) -> tuple[list[PacketRun], Description]:
-    runs: list[PacketRun] = []
-    description = video.description
-    encoded = {  # by themselves, and in any order
+def _undone(begun: Iterable[_Clips]) -> int:
+    return sum(not clip.done() for clips in begun for clip in clips.values())
+
+
+def _begun(video: VideoOut, job: VideoJob, folder: Path, pool: Executor) -> _Clips:
+    """Begin to encode the clips of a video: by themselves, and in any order."""
+    folder.mkdir()
+    return {
         number: pool.submit(
             encode_take,
             piece,
-            open_source(sources[piece.source]),
-            str(keys[piece.source]),
+            open_source(job.sources[piece.source]),
+            str(job.keys[piece.source]),
             folder / f"{number}.mp4",
             fps=video.fps,
         )
         for number, piece in enumerate(video.runs)
         if isinstance(piece, PacketTake)
     }
+
+
+def _copied(video: VideoOut, job: VideoJob) -> list[PacketRun]:
+    return [
+        run_of(piece, open_source(job.sources[piece.source]), str(job.keys[piece.source]))
+        for piece in video.runs
+        if isinstance(piece, CopiedRun)
+    ]
+
+
+def _made(
+    video: VideoOut, job: VideoJob, folder: Path, clips: _Clips
+) -> tuple[list[PacketRun], Description]:
+    runs: list[PacketRun] = []
+    description = video.description
     for number, piece in enumerate(video.runs):
-        path = folder / f"{number}.mp4"
         if isinstance(piece, CopiedRun):
-            runs.append(run_of(piece, open_source(sources[piece.source]), str(keys[piece.source])))
+            source = open_source(job.sources[piece.source])
+            runs.append(run_of(piece, source, str(job.keys[piece.source])))
             continue
         if isinstance(piece, PacketTake):
-            made = [encoded[number].result()]
+            made = [clips[number].result()]
         else:
             assert isinstance(piece, Blank)
-            made = encode_blank(piece, path, fps=video.fps)
+            made = encode_blank(piece, folder / f"{number}.mp4", fps=video.fps)
         if video.description is None:
             description = _same_header(video, description, made[0])
         else:
