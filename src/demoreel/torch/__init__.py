@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from demoreel.torch.dataset_tools import (
         add_features,
         aggregate_datasets,
+        convert_image_to_video,
         convert_image_to_video_dataset,
         delete_episodes,
         merge_datasets,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         modify_tasks,
         recompute_stats,
         reencode_dataset,
+        reencode_videos,
         remove_feature,
         split_dataset,
     )
@@ -67,6 +69,7 @@ __all__ = [
     "aggregate_datasets",
     "close_decoders",
     "compute_sampler_state",
+    "convert_image_to_video",
     "convert_image_to_video_dataset",
     "delete_episodes",
     "eval_split",
@@ -75,6 +78,7 @@ __all__ = [
     "modify_tasks",
     "recompute_stats",
     "reencode_dataset",
+    "reencode_videos",
     "remove_feature",
     "split_dataset",
     "split_episodes",

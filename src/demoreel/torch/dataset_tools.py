@@ -163,6 +163,11 @@ def reencode_dataset(
     return changed_in_place(dataset, source)
 
 
+convert_image_to_video = convert_image_to_video_dataset
+reencode_videos = reencode_dataset
+# What ``lerobot-edit-dataset`` calls these operations.
+
+
 def recompute_stats(
     dataset: Editable,
     skip_image_video: bool = True,

@@ -66,7 +66,7 @@ class MultiLeRobotDataset(torch.utils.data.Dataset[dict[str, Any]]):
             LeRobotDataset(
                 repo_id,
                 root=None if root is None else self.root / repo_id,
-                episodes=None if episodes is None else episodes[repo_id],
+                episodes=episodes[repo_id] if episodes else None,
                 image_transforms=image_transforms,
                 delta_timestamps=delta_timestamps,
                 tolerance_s=self.tolerances_s[repo_id],
