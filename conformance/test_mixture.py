@@ -10,9 +10,11 @@ from pathlib import Path
 from asking_lerobot import FIXTURES, HERE
 
 
-def test_the_samplers_are_the_same(lerobot_python: str, beside_lerobot: Mapping[str, str]) -> None:
+def test_the_samplers_and_splits_are_the_same(
+    lerobot_python: str, beside_lerobot: Mapping[str, str]
+) -> None:
     done = subprocess.run(
-        [lerobot_python, HERE / "sampler_check.py"],
+        [lerobot_python, HERE / "sampler_check.py", FIXTURES / "g1_v30", FIXTURES / "kitchen_v30"],
         env={**os.environ, **beside_lerobot},
         capture_output=True,
         text=True,

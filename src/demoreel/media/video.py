@@ -331,7 +331,7 @@ class Videos:
         dataset whose tables are at the end.
         """
         if not self._folder.waits:
-            return open_video(self._folder.local / name)
+            return open_video(os.path.join(self._folder.local, name))  # of a Path: takes longer
         return self._indexed(name) or self._begin(name).result()
 
     def begin(self, names: Iterable[str]) -> None:

@@ -30,7 +30,8 @@ from demoreel.storage.commit.files import NO_ROOM
 from demoreel.storage.names import EndlessListing, Listing
 from demoreel.storage.store import Bytes, FileInfo, ReadsNow, Store
 
-_MOST_OPEN_FILES = 64
+_MOST_OPEN_FILES = 256  # a mixture of a hundred datasets reads from as many videos in turns
+_SHARE_OF_FILES = 4  # of those that the process may have
 
 
 Identity = tuple[int, int, int, int]
@@ -140,8 +141,7 @@ def read_into(handle: int, offset: int, memory: memoryview) -> int:
 class _FilePool:
     """The most recently used files, kept open."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._files: OrderedDict[str, LocalFile] = OrderedDict()
         self._lock = threading.Lock()
         self.openings = 0
@@ -158,7 +158,8 @@ class _FilePool:
             self.openings += 1
             self._files[path] = file
             self._files.move_to_end(path)
-            while len(self._files) > self._most:
+            most = _most_open_files()
+            while len(self._files) > most:
                 self._files.popitem(last=False)
         return file
 
@@ -175,13 +176,24 @@ class _FilePool:
         self._files = OrderedDict()
 
 
-_pool = _FilePool(_MOST_OPEN_FILES)
+def _most_open_files() -> int:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return _MOST_OPEN_FILES // 4
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed == resource.RLIM_INFINITY:
+        return _MOST_OPEN_FILES
+    return max(1, min(_MOST_OPEN_FILES, allowed // _SHARE_OF_FILES))
+
+
+_pool = _FilePool()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.forget)
 
 
 def open_file(path: str | Path) -> LocalFile:
-    """Return the open file at ``path``; at most 64 stay open per process."""
+    """Return the open file at ``path``; at most 256 stay open, a quarter of those allowed."""
     return _pool.get(os.fspath(path))
 
 
