@@ -103,6 +103,28 @@ def test_clips_are_encoded_side_by_side(root, tmp_path, monkeypatch, layout):
     assert np.array_equal(mine[CAMERA], theirs[CAMERA])
 
 
+def test_another_engine_runs_the_tasks(root, tmp_path):
+    """Tasks go to other processes, as to those of a cluster."""
+    from demoreel.run.local import LocalEngine
+
+    class Counting(LocalEngine):
+        done = 0
+
+        def run(self, tasks):
+            for one in super().run(tasks):
+                self.done += 1
+                yield one
+
+    engine = Counting(2)
+    options = {"to": "v2.1", "codec": "h264", "image_size": (48, 64), "cameras": [CAMERA]}
+    demoreel.convert(root, tmp_path / "out", **options, engine=engine)
+    assert engine.done > 1
+    demoreel.convert(root, tmp_path / "here", **options)
+    for path in (tmp_path / "here").rglob("*.mp4"):
+        other = tmp_path / "out" / path.relative_to(tmp_path / "here")
+        assert other.read_bytes() == path.read_bytes()
+
+
 def test_a_killed_conversion_goes_on(root, tmp_path, monkeypatch):
     from demoreel.edit import videos
 

@@ -63,6 +63,19 @@ def test_a_node_is_lost_and_nothing_is_missing(cluster, tmp_path):
         assert there.read_bytes() == path.read_bytes()
 
 
+def test_a_conversion_that_encodes(cluster, tmp_path):
+    root = make_dataset(tmp_path / "in", episodes=[6] * 4, gop=3, **SIZES)
+    options = {"to": "v3.0", "codec": "h264", "image_size": (48, 48), **SIZES}
+    demoreel.convert(root, tmp_path / "here", **options)
+    report = demoreel.convert(root, tmp_path / "out", **options, engine=RayEngine())
+    assert report.verified.lowest_psnr > 20
+    videos = list((tmp_path / "here").rglob("*.mp4"))
+    assert len(videos) > 1
+    for path in videos:
+        there = tmp_path / "out" / path.relative_to(tmp_path / "here")
+        assert there.read_bytes() == path.read_bytes()
+
+
 def test_without_ray_it_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match="Ray is not installed"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from demoreel.cli.options import SourcePath, Staging, place
+from demoreel.cli.options import Address, EngineName, SourcePath, Staging, engine_named, place
 from demoreel.cli.output import Output, TableColumn, duration, size
 from demoreel.cli.push import tell_pushed
 from demoreel.errors import ArgumentError, called, count
@@ -168,6 +168,8 @@ def convert(
             "--jobs", "-j", min=1, metavar="N", help="Processes or threads; by default every core."
         ),
     ] = None,
+    engine: EngineName = "local",
+    address: Address = None,
     staging: Staging = None,
 ) -> None:
     """Write the dataset at SOURCE in another layout to TARGET.
@@ -219,6 +221,7 @@ def convert(
             verify="none" if no_verify else verify,
             dry_run=dry_run,
             jobs=jobs,
+            engine=engine_named(engine, address),
             progress=show,
         )
     if not out.json:

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from demoreel.cli.options import (
+    Address,
     DatasetPath,
     DatasetPaths,
+    EngineName,
     Overwrite,
     Staging,
     Target,
     TargetOrNone,
     command,
+    engine_named,
     episode_numbers,
     name_of_place,
     only_here,
@@ -51,10 +54,6 @@ InPlace = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and write nothing.")]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes to use.")]
-EngineName = Annotated[
-    Literal["local", "ray"], typer.Option("--engine", help="Where the work is done.")
-]
-Address = Annotated[str | None, typer.Option("--address", help="Of a Ray cluster to join.")]
 ShardText = Annotated[
     str | None,
     typer.Option(
@@ -507,16 +506,10 @@ def _is_versioned(made: Cut) -> bool:
     return not is_uri(source) and open_reader(Path(source)).layout.startswith("lance")
 
 
-def _engine(name: str, jobs: int, address: str | None) -> Engine:
-    if name == "ray":
-        from demoreel.run.ray import RayEngine
-
-        return RayEngine(address=address)
-    if address is not None:
-        raise ArgumentError("--address is for --engine ray.")
+def _engine(name: EngineName, jobs: int, address: str | None) -> Engine:
     from demoreel.run.local import LocalEngine
 
-    return LocalEngine(jobs)
+    return engine_named(name, address) or LocalEngine(jobs)
 
 
 def _save(cuts: dict[str, Cut], path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -16,6 +16,9 @@ import typer
 from demoreel.cli.output import Output
 from demoreel.errors import ArgumentError, call_place
 from demoreel.storage.store import is_uri
+
+if TYPE_CHECKING:
+    from demoreel.run.task import Engine
 
 
 def place(text: str) -> str:
@@ -191,3 +194,20 @@ def episode_numbers(text: str) -> list[int]:
         first = int(match[1])
         found += range(first, int(match[2])) if match[2] else [first]
     return found
+
+
+EngineName = Annotated[
+    Literal["local", "ray"], typer.Option("--engine", help="Where the work is done.")
+]
+Address = Annotated[str | None, typer.Option("--address", help="Of a Ray cluster to join.")]
+
+
+def engine_named(name: str, address: str | None) -> Engine | None:
+    """Return the engine that a command names; None is this machine."""
+    if name == "ray":
+        from demoreel.run.ray import RayEngine
+
+        return RayEngine(address=address)
+    if address is not None:
+        raise ArgumentError("--address is for --engine ray.")
+    return None

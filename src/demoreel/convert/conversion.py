@@ -35,6 +35,7 @@ from demoreel.media.images import CodecName, Subsampling
 from demoreel.media.settings import ENCODERS
 from demoreel.run.anywhere import folder_state
 from demoreel.run.local import LocalEngine
+from demoreel.run.task import Engine
 from demoreel.stats.inherited import inherited_from
 from demoreel.stats.recompute import recompute
 from demoreel.storage.commit.files import refuse_existing, refuse_overlap
@@ -83,6 +84,7 @@ class Options:
     verify: Verify = "full"
     dry_run: bool = False
     jobs: int | None = None
+    engine: Engine | None = None
     progress: Report | None = None
 
     def __post_init__(self) -> None:
@@ -377,7 +379,9 @@ class _Conversion:
                     self._say_missing(_without_stats(open_reader(target)))
                 self._look(target, ())
 
-    def _engine(self) -> LocalEngine:
+    def _engine(self) -> Engine:
+        if self.options.engine is not None:
+            return self.options.engine
         jobs = self.options.jobs
         cores = os.cpu_count() or 1
         if self.plan.verbatim is not None or self.options.encodes_anew:

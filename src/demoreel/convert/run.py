@@ -23,6 +23,7 @@ from demoreel.layouts.detect import open_reader
 from demoreel.layouts.pending import refuse_waiting
 from demoreel.media.images import CodecName, Subsampling
 from demoreel.run.anywhere import is_here, made_anywhere, refuse_remote
+from demoreel.run.task import Engine
 from demoreel.storage.commit.files import NO_ROOM
 from demoreel.storage.commit.replace import place_of_old, replacing_dataset
 from demoreel.storage.external import AllowExternal
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _TERMINATED = 128 + signal.SIGTERM
 _STEPS = 1000
-_NOT_WRITTEN = ("overwrite", "dry_run", "jobs", "progress")  # options that change no byte
+_NOT_WRITTEN = ("overwrite", "dry_run", "jobs", "engine", "progress")  # options that change no byte
 
 
 def convert(
@@ -62,6 +63,7 @@ def convert(
     verify: Verify | bool = "full",
     dry_run: bool = False,
     jobs: int | None = None,
+    engine: Engine | None = None,
     storage_options: Mapping[str, Any] | None = None,
     allow_external: AllowExternal | None = None,
     progress: Report | None = None,
@@ -125,6 +127,8 @@ def convert(
             of images (``full``, True), some of them (``sample``) or nothing (``none``, False).
         dry_run: Check everything and say what would be done; write nothing.
         jobs: Threads, or for v3.0 and v2.1 processes; by default as many as it pays to use.
+        engine: Another engine to run the tasks on, such as ``RayEngine()``; ``jobs`` has no effect
+            then. All machines see source and target under the same paths.
         storage_options: Of sources and remote targets: as for ``demoreel.open``.
         allow_external: Folders or URIs outside the dataset that its Lance tables may point into; as
             for ``demoreel.open``.
@@ -172,6 +176,7 @@ def convert(
         verify=verification(verify),
         dry_run=dry_run,
         jobs=jobs,
+        engine=engine,
         progress=progress,
     )
     allow(source, allow_external)
@@ -206,7 +211,7 @@ def convert(
         assert place is not None
         return _convert(sources[0], Path(os.path.abspath(place)), folders)
 
-    wanted = asdict(replace(options, progress=None))
+    wanted = asdict(replace(options, progress=None, engine=None))
     report, sent = made_anywhere(
         [source],
         target,

@@ -323,11 +323,11 @@ class MixtureReader:
             return part.begin(samples[places], into, decoder)
 
         def read() -> list[Batch]:
-            # Requests of all remote parts first; local ones are planned while others are decoded.
+            # Requests of all remote parts first; local ones are planned while the CPU decodes.
             begun = {
                 part.number: begin(part, places)
                 for part, places in groups
-                if part.dataset.reader.is_remote
+                if decoder or part.dataset.reader.is_remote
             }
 
             def jobs() -> Iterator[Job]:
