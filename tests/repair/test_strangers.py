@@ -858,6 +858,15 @@ def test_a_column_that_one_table_lacks_is_not_called_absent(v21, tmp_path):
     assert not any("without a column" in sentence for sentence in done.changes)
 
 
+def test_recomputed_statistics_are_exact_and_stay_so(v30, tmp_path):
+    (v30 / "meta/stats.json").unlink()
+    repair(v30, tmp_path / "out")
+    repair(tmp_path / "out", tmp_path / "again")
+    notes = [(tmp_path / name / "meta/demoreel.json").read_text() for name in ("out", "again")]
+    assert json.loads(notes[0])["approximate_stats"] == {}
+    assert notes[0] == notes[1]
+
+
 def test_histograms_of_a_recording_survive(v30, tmp_path):
     """Without them, image statistics are approximate after the next cut."""
     demoreel.recompute_stats(v30)

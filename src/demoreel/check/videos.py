@@ -234,7 +234,7 @@ def _check_clock(look: Look, camera: str, name: str, seconds: np.ndarray) -> Non
     if not _fits(look, rate):
         look.found(
             "video-fps",
-            f"It runs at {rate:.3f} fps; the dataset's rate is {look.info.fps:g}.",
+            f"It runs at {rate:.5g} fps; the dataset's rate is {look.info.fps:g}.",
             camera=camera,
             file=name,
         )

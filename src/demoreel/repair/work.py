@@ -19,6 +19,7 @@ from demoreel.check.thresholds import chosen
 from demoreel.edit.cut import cut
 from demoreel.edit.form import LAYOUTS, Layout
 from demoreel.errors import ArgumentError, PictureError, RepairError, VideoError
+from demoreel.layouts.beside import NOTE, noted, write_note
 from demoreel.layouts.detect import open_reader
 from demoreel.layouts.persisted_files import persisted_folders
 from demoreel.layouts.v3.reader import UNUSED_FRAMES, V3Reader
@@ -26,6 +27,7 @@ from demoreel.layouts.writing import write_json
 from demoreel.media.video import open_video
 from demoreel.model import Feature, Info
 from demoreel.model.info import DATA_PATHS, VIDEO_PATHS
+from demoreel.model.stats import MERGED, QUANTILES
 from demoreel.repair.decide import Decision, decide
 from demoreel.repair.features import settled_features
 from demoreel.repair.lance import extract
@@ -447,6 +449,12 @@ class Work:
         return found
 
     def _take_image_stats(self, folder: Path, report: Callable[[float], None] | None) -> None:
+        meta = folder / "meta"
+        if noted(meta) is None:  # those of numbers are exact, which else would not be known
+            stats = meta / "stats.json"
+            cameras = (key for key, feature in self._features.items() if feature.is_camera)
+            kinds = (*MERGED, *QUANTILES)
+            write_note(meta / NOTE, dict.fromkeys(cameras, kinds), stats=stats)
         try:
             recompute(folder, numbers=False, pictures="missing", report=report)
             self._changes.add("stats.json: the statistics of images were recomputed")
