@@ -43,7 +43,7 @@ def test_the_cpu_by_its_names(device):
 
 @without_a_gpu
 def test_auto_falls_back_and_says_so_once(fixtures, monkeypatch):
-    monkeypatch.setattr(device_module, "_said", False)  # as in a new process
+    monkeypatch.setattr(device_module, "_has_warned", False)  # as in a new process
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
