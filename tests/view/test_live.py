@@ -11,6 +11,7 @@ import pytest
 
 import demoreel
 from demoreel.cli import main
+from demoreel.view.datasets import ShownDataset
 
 RECORDER = """
 import sys
@@ -77,6 +78,18 @@ def test_a_saved_episode_appears_and_is_flagged(page, serve, recorder, tmp_path,
     assert [each["record_again"] for each in listed] == [False, True, False, False]
     page.keyboard.press("Escape")
     page.wait_for_selector("[data-episode='3']:has-text('task 3')")
+
+
+def test_an_episode_appears_though_a_read_has_followed_the_recorder(recorder, tmp_path):
+    recorder()
+    shown = ShownDataset("ds", str(tmp_path / "ds"), {})
+    before, revision = shown.open(), shown.revision
+    recorder()
+    before[0]  # opens its video: the metadata are newer by now
+    assert len(before.reader.episodes) == 2
+    assert len(before.episodes) == 1
+    assert len(shown.open().episodes) == 2
+    assert shown.revision > revision
 
 
 def test_an_answer_that_comes_late_does_not_hide_a_newer_one(page, serve, recorder, tmp_path):

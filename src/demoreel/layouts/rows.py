@@ -248,10 +248,11 @@ class ColumnStore:
         return {key: self._columns[key].values[rows] for key in keys}
 
     def _ensure(self, rows: np.ndarray, fill: Fill) -> None:
-        positions = np.unique(self._episodes.positions_of_rows(rows))
-        missing = positions[self._filled.values[positions] == 0]
-        if len(missing) == 0:
+        positions = self._episodes.positions_of_rows(rows)
+        if self._filled.values[positions].all():
             return
+        positions = np.unique(positions)
+        missing = positions[self._filled.values[positions] == 0]
         try:
             fill(missing)
         except OSError:

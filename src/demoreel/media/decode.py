@@ -244,6 +244,8 @@ def _error(span: GopSpan, damaged: _Damaged) -> VideoError:
 
 def group_frames(index: PacketIndex, frames: np.ndarray) -> list[tuple[int, ...]]:
     """Group distinct, ascending frame numbers by the packet where their decoding begins."""
+    if len(frames) == 1:
+        return [(int(frames[0]),)]
     starts = index.starts(frames)
     order = np.argsort(starts, kind="stable")
     cuts = np.flatnonzero(np.diff(starts[order])) + 1

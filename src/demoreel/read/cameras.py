@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 """Makes an uninitialised array: plain memory, or memory that a torch tensor shares."""
 
 Size = tuple[int, int]
+
+_ZERO = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +108,12 @@ class Camera:
 
         An image that several rows share is decoded once.
         """
-        unique, places = np.unique(rows, return_inverse=True)
-        firsts = np.full(len(unique), -1)
-        firsts[places[::-1]] = np.arange(len(rows))[::-1]
+        if len(rows) == 1:  # of one of many parts of a mixture: sorting takes longest there
+            unique, places, firsts = rows, _ZERO, _ZERO
+        else:
+            unique, places = np.unique(rows, return_inverse=True)
+            firsts = np.full(len(unique), -1)
+            firsts[places[::-1]] = np.arange(len(rows))[::-1]
         plan = self._image_jobs if self.in_tables else self._video_jobs
         channels, size, jobs = plan(unique, firsts)
         shape = (len(rows), channels, *(self._size or size))
@@ -125,19 +131,15 @@ class Camera:
         positions = episodes.positions_of_rows(rows)
         videos: dict[str, tuple[Video, list[np.ndarray], list[np.ndarray]]] = {}
         cuts = np.flatnonzero(np.diff(positions)) + 1  # rows ascend, so episodes do too
-        for position, part, part_targets in zip(
-            positions[[0, *cuts]].tolist(),
-            np.split(rows, cuts),
-            np.split(targets, cuts),
-            strict=True,
-        ):
+        for begin, end in itertools.pairwise([0, *cuts.tolist(), len(rows)]):
+            position, part = int(positions[begin]), rows[begin:end]
             clip = self._reader.clip(position, self.feature.key)
             codec = clip.video.index.codec
             self._refuse_size((codec.height, codec.width), clip.video.name, position=position)
             frames = clip.frames(part - int(episodes.start[position]))
             entry = videos.setdefault(clip.video.name, (clip.video, [], []))
             entry[1].append(frames)
-            entry[2].append(part_targets)
+            entry[2].append(targets[begin:end])
         parts = [
             (video, np.concatenate(frames), np.concatenate(places))
             for video, frames, places in videos.values()
@@ -277,7 +279,7 @@ def wrong_size(found: Size, declared: Size) -> str:
 
 
 def _spans_of(video: Video, wanted: np.ndarray) -> Iterable[GopSpan]:
-    groups = group_frames(video.index, np.unique(wanted))
+    groups = group_frames(video.index, wanted if len(wanted) == 1 else np.unique(wanted))
     return (GopSpan(video.index, video.file, video.name, group) for group in groups)
 
 

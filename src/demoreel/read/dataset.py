@@ -488,15 +488,17 @@ class Dataset:
         """
         numbers = _as_numbers(indices)
         total = len(self)
-        wrong = (numbers < -total) | (numbers >= total)
-        if wrong.any():
+        least, greatest = int(numbers.min()), int(numbers.max())
+        if least < -total or greatest >= total:
+            wrong = (numbers < -total) | (numbers >= total)
             raise OutOfRangeError(
                 f"There is no frame {int(numbers[wrong][0])}.",
                 hint=f"the dataset has {total} frames"
                 + ("" if self._selected is None else " in the chosen episodes"),
                 dataset=self.root,
             )
-        numbers = np.where(numbers < 0, numbers + total, numbers)
+        if least < 0:
+            numbers = np.where(numbers < 0, numbers + total, numbers)
         if self._selected is None:
             return numbers
         place = self.episodes.positions_of_rows(numbers)

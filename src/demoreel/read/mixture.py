@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -496,7 +496,7 @@ class MixtureReader:
                 masks[DIMS_MASK.format(key)] = dims
         return masks
 
-    @property
+    @cached_property
     def masks(self) -> list[str]:
         """The keys of samples that say whether another one is real: ``KEY_is_missing``."""
         every = {name for part in self.parts for name in part.features}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from demoreel.errors import DatasetNotFoundError
+from demoreel.layouts.base import Reader
 from demoreel.layouts.detect import layout_of
 from demoreel.layouts.meta import read_info
 from demoreel.media.video import VideoClip
@@ -35,6 +36,7 @@ class ShownDataset:
         self._options = options
         self._lock = threading.Lock()
         self._dataset: Dataset | None = None
+        self._reader: Reader | None = None
         # Pages keep answers by it: another server of this port must not go on with its numbers.
         self.revision = time.time_ns() // 1_000_000
 
@@ -49,10 +51,13 @@ class ShownDataset:
         Cost: some stats; opening it where it is new or has changed.
         """
         with self._lock:
-            if self._dataset is None or has_changed(self._dataset.reader):
-                self._dataset = Dataset(self.place, **self._options)
+            known = self._dataset
+            # A read that followed a recorder has a newer reader, and the episodes of before.
+            if known is None or known.reader is not self._reader or has_changed(known.reader):
+                known = self._dataset = Dataset(self.place, **self._options)
+                self._reader = known.reader
                 self.revision += 1
-            return self._dataset
+            return known
 
     def summary(self) -> dict[str, Any]:
         """Return what a list of datasets says of it, from ``info.json`` alone where it is a folder.
