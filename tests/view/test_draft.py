@@ -294,6 +294,8 @@ def test_labels_are_part_of_a_draft_and_of_its_cut_list(ask, root, tmp_path):
     found = again.json(f"{again.first}/e/1/labels")
     assert found == {**said, "persistent": [{**said["persistent"][0]}]}
     assert again.json(f"{again.first}/e/0/labels") == {"persistent": [], "events": []}
+    lines = again.json(f"{again.first}/e/1/texts")["columns"]["language_persistent"]
+    assert set(lines) == {"subtask: reach (assistant, 0.10 s)"}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -120,10 +120,25 @@ def json_answer(value: Any, status: int = 200) -> Response:
 
 
 def plain_values(values: Any) -> list[Any]:
-    """Return text and language as JSON has them."""
+    """Return text and language as JSON has them: language as a line that people read."""
     return [
-        value if isinstance(value, str | int | float | None) else str(value) for value in values
+        value if isinstance(value, str | int | float | None) else _language_line(value)
+        for value in values
     ]
+
+
+def _language_line(rows: Any) -> str:
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        return str(rows)
+    lines = []
+    for row in rows:
+        content = row.get("content") or row.get("tool_calls") or ""
+        line = f"{row.get('style') or row.get('role') or 'text'}: {content}"
+        notes = [str(row[name]) for name in ("role", "camera") if row.get(name)]
+        if isinstance(row.get("timestamp"), int | float):
+            notes.append(f"{row['timestamp']:.2f} s")
+        lines.append(f"{line} ({', '.join(notes)})" if notes else line)
+    return "; ".join(lines)
 
 
 def number_of(text: str | None, default: int) -> int:
