@@ -167,6 +167,7 @@ def test_what_cannot_be(root, tmp_path, options, said):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.soak
 def test_ways_to_encode_are_measured_and_nothing_is_written(root):
     before = sorted(path.name for path in root.parent.iterdir())
     source, *ways = measure_for_training(

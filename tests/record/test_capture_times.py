@@ -192,7 +192,13 @@ CUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n in ("trim", "twice", "rename") else pytest.param(n, marks=pytest.mark.soak)
+        for n in CUTS
+    ],
+)
 def test_they_follow_a_cut(recorded, tmp_path, layout, name):
     change, expected = CUTS[name]
     change(demoreel.cut(recorded(layout))).render(tmp_path / "cut", layout=layout)

@@ -70,6 +70,7 @@ def look(recorder, error, before):
         assert found == recorder.num_episodes, error
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("layout", "lasting", "step"),
     [
@@ -142,6 +143,7 @@ def test_without_second_names_a_commit_that_failed_is_completed_and_not_repeated
     assert seen(recorder.root) == 3
 
 
+@pytest.mark.soak
 def test_what_merging_leaves_when_the_disk_fails_is_whole(tmp_path):
     with begin_crash_recording(tmp_path / "dataset", cameras=0, merge=False) as recorder:
         assert save(recorder) is None

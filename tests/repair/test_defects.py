@@ -103,6 +103,7 @@ def test_what_was_repaired_is_sound(base, tmp_path, name):
     require_fixpoint(root, tmp_path, **options)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
 def test_two_defects_at_once(base, tmp_path, pair):
     root, options = damaged(base, tmp_path, pair)

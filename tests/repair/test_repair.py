@@ -177,6 +177,7 @@ def test_a_video_without_its_end_keeps_what_is_there(v30, tmp_path):
     assert not done.is_whole
 
 
+@pytest.mark.soak
 def test_videos_under_another_folder_are_found(dataset, tmp_path):
     (dataset / "videos").rename(dataset / "video")
     done = repair(dataset, tmp_path / "out")

@@ -100,9 +100,18 @@ def _started(how: str, folder: Path, text: str) -> tuple[list[str], str | None]:
 @pytest.mark.parametrize(
     ("how", "entry"),
     [
-        *(("script", entry) for entry in ENTRIES),
-        *((how, "render") for how in ("module", "stdin", "-c", "notebook")),
-        *((how, "record") for how in ("stdin", "notebook")),
+        *(("script", entry) for entry in ("render", "record")),
+        *(
+            pytest.param("script", entry, marks=pytest.mark.soak)
+            for entry in ENTRIES
+            if entry not in ("render", "record")
+        ),
+        ("stdin", "render"),
+        *(
+            pytest.param(how, "render", marks=pytest.mark.soak)
+            for how in ("module", "-c", "notebook")
+        ),
+        *(pytest.param(how, "record", marks=pytest.mark.soak) for how in ("stdin", "notebook")),
     ],
 )
 def test_a_script_runs_once(how, entry, sources, tmp_path):

@@ -63,7 +63,9 @@ def test_jpeg_and_half_size_leave_it_readable(episode, frame, quality, size):
 
 @pytest.mark.parametrize("codec", ["av1", "h264", "hevc", "vp9", "mpeg4"])
 @pytest.mark.parametrize("crf", [30, 40])
-@pytest.mark.parametrize("size", [(48, 64), (64, 64), (120, 160)])
+@pytest.mark.parametrize(
+    "size", [(48, 64), *(pytest.param(s, marks=pytest.mark.soak) for s in ((64, 64), (120, 160)))]
+)
 def test_video_leaves_it_readable(tmp_path, codec, crf, size):
     height, width = size
     encoded = [(episode, 7 * frame) for episode in (0, 3, 2**20 - 1) for frame in range(12)]

@@ -36,6 +36,7 @@ def root(tmp_path_factory):
     )
 
 
+@pytest.mark.soak
 def test_bench_says_how_fast_batches_arrive_on_a_device(root, device):
     options = ["--device", "cuda", "--seconds", 0.3, "--batch-size", 4, "--window", 3]
     done = run_here("bench", root, *options, "--workers", 1, "--json")

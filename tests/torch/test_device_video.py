@@ -382,6 +382,7 @@ def test_errors_of_workers_reach_the_loop(tmp_path, device):
         list(loader)
 
 
+@pytest.mark.soak
 def test_datasets_travel_with_their_device(tmp_path, device):
     make_dataset(tmp_path / "ds", episodes=[6], cameras={CAM: (64, 64)})
     ours, cpu = both(tmp_path / "ds")
@@ -699,6 +700,7 @@ def test_errors_of_decoding_threads_say_which_frame(three_parts, device):
     assert 0 <= where["frame"] < 14
 
 
+@pytest.mark.soak
 def test_memory_that_is_used_up_elsewhere_names_the_option_too(three_parts, device, monkeypatch):
     ours, _ = mixtures(three_parts, image_size=(96, 128))
 

@@ -76,7 +76,10 @@ def test_items_are_those_of_lerobot_dataset(roots):
         mixture[len(mixture)]
 
 
-@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (3, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "context"),
+    [(0, None), (2, "fork"), pytest.param(3, "spawn", marks=pytest.mark.soak)],
+)
 def test_a_plain_loader_gives_the_order_and_the_state_knows_what_it_handed_out(
     roots, workers, context
 ):
@@ -126,10 +129,11 @@ def test_ranks_are_disjoint_and_each_is_exact(roots):
     assert len(Mixture(parts(roots), rank=0, world_size=3)) == sum(SIZES) // 3
 
 
-def test_200_random_resumes_are_exact(numbers):
+@pytest.mark.parametrize("times", [20, pytest.param(200, marks=pytest.mark.soak)])
+def test_random_resumes_are_exact(numbers, times):
     """As the bar says: (step, workers, ranks); workers are tried as loaders in the test above."""
     chance = random.Random(0)
-    for _ in range(200):
+    for _ in range(times):
         ranks, step = chance.randint(1, 8), chance.randint(0, 5000)
         rank = chance.randrange(ranks)
         seed = chance.randrange(2**63)

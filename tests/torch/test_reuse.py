@@ -42,7 +42,10 @@ def opened(root, **options) -> LeRobotDataset:
     return LeRobotDataset("me/made", root, delta_timestamps=WINDOWS, **options)
 
 
-@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "context"),
+    [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.soak)],
+)
 def test_a_loader_gives_the_plain_items(root, workers, context):
     dataset, plain = opened(root), opened(root)
     dataset[0]  # was used in the parent

@@ -134,6 +134,7 @@ def test_no_memory_left_is_no_block(monkeypatch):
     assert Ring().take(1 << 20) is None
 
 
+@pytest.mark.soak
 def test_nothing_is_left_behind(root):
     before = len(os.listdir("/proc/self/fd"))
     ds = LeRobotDataset("me/made", root=root, return_uint8=True)

@@ -100,6 +100,7 @@ def test_the_table_is_sorted_and_chosen_by_measures(ask, root):
     assert sum(each["count"] for each in answer["tasks"]) == 11
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "query", ["r=idle", "r=idle:a:b", "r=nothing:0:1", "only=x", "numbers=x", "sort=action%5B9%5D"]
 )
@@ -162,6 +163,7 @@ def test_measures_of_another_dataset_are_measured_anew(root, tmp_path):
     assert table.column("idle")[1] == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("content", [b"", b"PK", b"\x93NUMPY"])
 def test_a_damaged_cache_is_no_harm(root, tmp_path, content):
     (tmp_path / "kept").mkdir()

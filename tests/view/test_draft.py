@@ -366,10 +366,18 @@ def episode_page(page, viewer, episode: int) -> None:
     page.evaluate("document.getElementById('main').demoreel.ready")
 
 
+def box_of(page, selector: str) -> dict[str, float]:
+    """Return where an element is; lanes may be drawn anew at the moment, so this waits."""
+    return page.wait_for_function(
+        "(it) => { const box = document.querySelector(it)?.getBoundingClientRect();"
+        " return box && box.width ? box.toJSON() : null; }",
+        arg=selector,
+    ).json_value()
+
+
 def drag(page, selector: str, begin: float, end: float, *, edge: bool = False) -> None:
     """Drag on a lane from a share of its width to another."""
-    lane = page.locator(".track[data-lane='subtask']").bounding_box()
-    box = page.locator(selector).bounding_box()
+    lane, box = box_of(page, ".track[data-lane='subtask']"), box_of(page, selector)
     y = box["y"] + box["height"] / 2
     x = box["x"] + 3 if edge else lane["x"] + begin * lane["width"]
     page.mouse.move(x, y)
@@ -392,7 +400,7 @@ def test_a_draft_that_changes_during_a_drag_moves_no_label(page, serve, root):
     page.keyboard.type("reach")
     page.keyboard.press("Enter")
     page.wait_for_selector(".span:has-text('reach')")
-    lane = page.locator(".track[data-lane='subtask']").bounding_box()
+    lane = box_of(page, ".track[data-lane='subtask']")
     y = lane["y"] + lane["height"] / 2
     page.mouse.move(lane["x"] + lane["width"] / 3, y)
     page.mouse.down()

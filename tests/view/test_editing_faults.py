@@ -153,6 +153,7 @@ def test_a_revision_that_is_none_saves_nothing(ask, root, revision):
     assert client.json(f"{client.first}/draft")["episodes"] == {}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(3))
 def test_no_damaged_draft_file_ends_the_server(ask, root, tmp_path, seed):
     """A draft's file may hold anything; the page says so, and other datasets are shown."""
@@ -231,6 +232,7 @@ def test_a_draft_survives_a_kill_while_it_is_saved(root, ask, tmp_path):
     assert draft["episodes"]["1"]["task"].split()[0] == str(draft["revision"])
 
 
+@pytest.mark.soak
 def test_a_tab_keeps_what_a_killed_server_did_not_save(page, root):
     port = free_port()
     with own_process(root, port) as (process, address):

@@ -108,6 +108,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_makes_no_sense_is_said(ask, root, name):
     client = ask(root)

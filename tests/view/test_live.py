@@ -126,6 +126,7 @@ def test_the_page_of_a_dataset_without_episodes_waits_for_the_first(page, serve,
     recorder.finalize()
 
 
+@pytest.mark.soak
 def test_record_names_what_is_flagged_between_episodes_and_at_the_end(ask, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     command = [sys.executable, "-m", "demoreel", "record", str(tmp_path / "toy")]

@@ -33,7 +33,12 @@ CODED = {
 }
 
 
-@pytest.mark.parametrize("coded", CODED)
+QUICK = ("h264 with B-frames", "av1", "hevc, by the server")
+
+
+@pytest.mark.parametrize(
+    "coded", [n if n in QUICK else pytest.param(n, marks=pytest.mark.soak) for n in CODED]
+)
 def test_every_frame_is_the_one_that_the_page_names(page, serve, tmp_path, coded):
     lengths = (15, 70, 20)
     depth = {"observation.images.depth": (64, 96)}
@@ -157,7 +162,9 @@ PLAYED = {
 }
 
 
-@pytest.mark.parametrize("played", PLAYED)
+@pytest.mark.parametrize(
+    "played", [n if "B-frames" in n else pytest.param(n, marks=pytest.mark.soak) for n in PLAYED]
+)
 def test_playing_draws_each_frame_as_it_is_and_in_order(page, serve, tmp_path, played):
     speed, options = PLAYED[played]
     root = make_dataset(tmp_path / "ds", episodes=(40, 40), fps=20, **options)

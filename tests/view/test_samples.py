@@ -60,6 +60,7 @@ def test_the_images_of_a_sample_are_its_own(ask, root):
             assert (mark.episode, mark.frame) == (0, number)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "query",
     [
