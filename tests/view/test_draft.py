@@ -367,12 +367,10 @@ def episode_page(page, viewer, episode: int) -> None:
 
 
 def box_of(page, selector: str) -> dict[str, float]:
-    """Return where an element is; lanes may be drawn anew at the moment, so this waits."""
-    return page.wait_for_function(
-        "(it) => { const box = document.querySelector(it)?.getBoundingClientRect();"
-        " return box && box.width ? box.toJSON() : null; }",
-        arg=selector,
-    ).json_value()
+    """Return where an element is; lanes may be drawn anew at the moment, so this tries again."""
+    while (box := page.locator(selector).bounding_box()) is None:
+        page.wait_for_timeout(20)
+    return box
 
 
 def drag(page, selector: str, begin: float, end: float, *, edge: bool = False) -> None:
