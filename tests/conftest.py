@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +33,40 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The Hub's client reads this once, when a test imports it first. The tests' Hub has no Xet storage.
 os.environ["HF_HUB_DISABLE_XET"] = "1"
 
+# Of tests with many cases, `make test` runs every n-th case and `make soak` the others.
+SAMPLED = {
+    "check/test_lance.py": 2,
+    "check/test_metadata.py": 2,
+    "convert/test_run.py": 2,
+    "layouts/test_lance_readers.py": 2,
+    "layouts/test_remote_readers.py": 2,
+    "layouts/test_strangers.py": 3,
+    "media/test_colour.py": 2,
+    "read/test_conditions.py": 3,
+    "record/test_capture_times.py": 2,
+    "repair/test_strangers.py": 3,
+    "storage/remote/test_transfer.py": 2,
+    "torch/test_episode_data.py": 2,
+    "torch/test_lance_classes.py": 2,
+    "view/test_draft.py": 4,
+    "view/test_editing_faults.py": 4,
+}
+
 FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    seen: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        name = os.path.relpath(item.path, Path(__file__).parent)
+        every = SAMPLED.get(name)
+        if every is None or not hasattr(item, "callspec"):
+            continue
+        test = (name, item.nodeid.partition("[")[0])
+        if seen[test] % every:
+            item.add_marker("soak")
+        seen[test] += 1
 
 
 @pytest.fixture(scope="session", autouse=True)
