@@ -39,6 +39,7 @@ def cluster():
     import ray
 
     ray.init(
+        address="local",  # not a cluster that another test has started at the moment
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
