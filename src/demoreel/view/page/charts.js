@@ -46,7 +46,7 @@ export class Charts {
     const together = state && action && state.dims === action.dims;
     for (const column of usable) {
       if (together && column === action) continue;
-      const title = together && column === state ? "state and action (dashed)" : column.key;
+      const title = together && column === state ? "state and action (dashed or pale)" : column.key;
       const groups = groupsOf(info.features[column.key]?.names ?? null, column.dims);
       for (const dims of groups)
         this.add(
@@ -94,8 +94,7 @@ export class Charts {
           {},
           ...lines.map((line) => ({
             stroke: colour(line.dim),
-            width: 1.2 * size,
-            dash: line.dashed ? [5, 4] : undefined,
+            ...strokeOf(line, this.length > MANY),
             points: { show: false },
           })),
         ],
@@ -210,7 +209,11 @@ export class Charts {
     high = Math.min(most, Math.max(high, low + 1));
     this.range = [low, high];
     this.changed();
+    const isMany = Math.ceil(high) - Math.floor(low) + 1 > MANY;
     for (const chart of this.charts) {
+      chart.lines.forEach((line, number) =>
+        Object.assign(chart.plot.series[number + 1], strokeOf(line, isMany)),
+      );
       chart.plot.setData(this.data(chart, low, high), false);
       chart.plot.setScale("x", { min: low, max: high });
     }
@@ -281,6 +284,16 @@ function groupsOf(names, size) {
       );
   }
   return groups;
+}
+
+// How a line is drawn. A browser takes ten times as long to dash a zigzag of extremes as to draw it,
+// so that lines of many points are pale instead.
+function strokeOf(line, isMany) {
+  return {
+    width: (isMany ? 1 : 1.2) * scale(),
+    dash: line.dashed && !isMany ? [5, 4] : undefined,
+    alpha: line.dashed && isMany ? 0.5 : 1,
+  };
 }
 
 function lineOf(column, dim, dashed) {
