@@ -162,4 +162,4 @@ def test_memory_and_open_files_stay_flat_over_many_files(tmp_path, many):
     assert max(resident) < after_warm_up * 1.05 + (64 << 20), (after_warm_up, max(resident))
     late, early = resident[-1], resident[len(resident) // 2]
     assert late < early * 1.05
-    assert max(files) < 200
+    assert max(files) < 350  # 256 stay open at most, of 2,000 and more
