@@ -37,20 +37,22 @@ LOGGED = re.compile(r"step:(\d+) .*?loss:(\S+) grdn:(\S+) .*l1_loss:(\S+) kld_lo
 Losses = list[tuple[str, ...]]
 
 
+def python_of(variable: str) -> str:
+    """Return the interpreter that `make conformance` names in this variable."""
+    python = os.environ.get(variable)
+    if not python:
+        pytest.skip(f"{variable} is not set: run `make conformance`")
+    return python
+
+
 @pytest.fixture(scope="session")
 def lerobot_python() -> str:
-    python = os.environ.get("DEMOREEL_LEROBOT_PYTHON")
-    if not python:
-        pytest.skip("DEMOREEL_LEROBOT_PYTHON is not set: run `make conformance`")
-    return python
+    return python_of("DEMOREEL_LEROBOT_PYTHON")
 
 
 @pytest.fixture(scope="session")
 def lancedb_python() -> str:
-    python = os.environ.get("DEMOREEL_LANCEDB_PYTHON")
-    if not python:
-        pytest.skip("DEMOREEL_LANCEDB_PYTHON is not set: run `make conformance`")
-    return python
+    return python_of("DEMOREEL_LANCEDB_PYTHON")
 
 
 @pytest.fixture(scope="session")
